@@ -51,6 +51,17 @@ def test_a_lesson_is_walked_to_its_end(there, lesson):
     assert "done" in card.inner_text()
 
 
+def test_a_guess_says_what_its_draft_reads(there):
+    page = there("?lesson=what-the-draft-may-read&step=4")
+    page.get_by_text(re.compile("^Guess 1: the draft reads states of the target and proposes")).wait_for()
+    page.locator("[data-key=next]").click()
+    page.get_by_text(re.compile("^Guess 2: the draft proposes")).wait_for()
+    page = there("?lesson=what-the-draft-may-read&step=1")
+    for _ in range(3):
+        page.locator("[data-key=back]").click()
+    page.get_by_text(re.compile("^Guess 1: the draft reads the text so far and proposes")).wait_for()
+
+
 def test_the_calculator_follows_its_fields(there):
     steps = next(one for one in shipped_lessons() if one["id"] == "ten-steps")["steps"]
     place = next(i for i, step in enumerate(steps, start=1) if step["show"]["view"] == "calculator")

@@ -14,7 +14,7 @@ const STOPPED = {
 export function stepsOf(model, lane, i) {
   const it = lane.iterations[i];
   if (it.parents) return treeSteps(model, lane, i);
-  const steps = it.guesses.map((guess, at) => guessStep(lane, it, guess, at));
+  const steps = it.guesses.map((guess, at) => guessStep(model, lane, it, guess, at));
   steps.push(checkStep(model, it, lane));
   it.guesses.forEach((guess, at) => {
     if (guess.outcome === "accepted" || guess.outcome === "rejected") steps.push({ kind: "verdict", at, ...verdictOf(model, it, guess, at) });
@@ -64,11 +64,18 @@ function treeRewind(it) {
     more: "Each guess had been read after the guesses above it only, so what follows is as if the others had never been there." };
 }
 
-function guessStep(lane, it, guess, at) {
-  const reads = at ? `reads the text and its own ${count(at, "guess", "guesses")}` : "reads the text so far";
+function guessStep(model, lane, it, guess, at) {
+  const reads = draftReads(model.chains[lane.draft], at);
   const sure = guess.p == null ? "" : ` It is ${percent(guess.p)} sure.`;
-  return { kind: "guess", at, sentence: `Guess ${at + 1}: the draft ${reads} and proposes ${quoted(guess.text)}.${sure}`,
+  return { kind: "guess", at, sentence: `Guess ${at + 1}: the draft ${reads}proposes ${quoted(guess.text)}.${sure}`,
     more: decisionOf(lane, it, guess, at) };
+}
+
+/** What the draft reads. A chain with a list for each start is of one that begins with the target's states; further guesses
+ *  of parallel heads read neither text nor guesses, so nothing is said of them. */
+function draftReads(chain, at) {
+  if (chain?.starts?.length) return at ? "" : "reads states of the target and ";
+  return at ? `reads the text and its own ${count(at, "guess", "guesses")} and ` : "reads the text so far and ";
 }
 
 /** What the policy decided after this guess. */
