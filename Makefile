@@ -1,6 +1,7 @@
 # make run    start the dashboard (builds .venv the first time)
 # make test   all tests, in a browser too (installs what they need the first time)
-# make test-cpus  engines, texts, drafts and one whole comparison as on lesser CPUs (decoding/cpu.py), one after another
+# make test-cpus  engines, texts, drafts and one whole comparison as on the lesser CPUs that this one can imitate
+#             (decoding/cpu.py), one after another
 # make test-ray  those that need Ray (installs it the first time; elsewhere they count as not run)
 # make notebook  the example notebook, in Jupyter (installs it the first time)
 # make lint   ruff, and mypy on decoding/ and training/
@@ -27,7 +28,9 @@ CPU_TESTS := $(addprefix tests/,test_models_formats.py test_models_invariance.py
 
 test-cpus: export PYTHONDONTWRITEBYTECODE =
 test-cpus: .venv/.dev
-	for class in avx2 avx512 plain; do \
+	classes=$$($(BIN)/python -c "from decoding import cpu; print(*cpu.possible())") || exit 1; \
+	echo "This CPU can imitate: $$classes"; \
+	for class in $$classes; do \
 		echo "As $$class:"; \
 		SPECULOSCOPE_CPU=$$class $(BIN)/python -m pytest -n 2 --dist loadfile $(CPU_TESTS) $(ARGS) || exit 1; \
 	done

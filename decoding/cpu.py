@@ -7,12 +7,15 @@ SPECULOSCOPE_CPU names a class of CPUs that a process is to imitate (``make test
 - ``plain``: neither oneDNN nor FBGEMM, and none of torch's vector kernels (as torch is built for ARM and macOS).
 
 Whatever a class lacks is then not used by torch's own kernels, oneDNN, FBGEMM and this program. The clock, the caches
-and the memory stay those of the machine, so figures taken so are only imitations.
+and the memory stay those of the machine, so figures taken so are only imitations. Nothing is added: with instructions
+that the CPU lacks, libraries would crash.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 IMITATED = "SPECULOSCOPE_CPU"
 
@@ -31,6 +34,8 @@ _SWITCHES = {
     "plain": _switches("SSE41", "default", "AVX2"),
 }
 CLASSES = tuple(_SWITCHES)
+_NEEDED = {"avx2": "avx2", "avx512": "avx512f"}  # instructions, as Linux names them
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 def imitated() -> str:
@@ -42,5 +47,20 @@ def imitated() -> str:
 
 
 def imitate() -> None:
-    """Sets what libraries read from the environment when they are loaded; call it before torch computes anything."""
-    os.environ.update(_SWITCHES.get(imitated(), {}))
+    """Sets what libraries read from the environment when they are loaded; call it before torch computes anything.
+
+    Raises ValueError for a class whose instructions this CPU lacks.
+    """
+    if (name := imitated()) and name not in possible():
+        raise ValueError(f"This CPU lacks instructions of {name}: set {IMITATED} to one of {', '.join(possible())}.")
+    os.environ.update(_SWITCHES.get(name, {}))
+
+
+def possible() -> tuple[str, ...]:
+    """The classes that this machine can imitate; without Linux only those that need no special instructions."""
+    try:
+        found = re.search(r"^flags\s*:(.*)$", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    flags = found[1].split() if found else []
+    return tuple(name for name in CLASSES if name not in _NEEDED or _NEEDED[name] in flags)

@@ -251,6 +251,25 @@ def test_an_imitated_cpu_is_another_machine(monkeypatch):
     describe_machine.cache_clear()
 
 
+@pytest.mark.parametrize(
+    "flags, classes",
+    [("avx avx2 avx512f", cpu.CLASSES), ("avx avx2", ("avx2", "plain")), ("neon", ("plain",)), (None, ("plain",))],
+)
+def test_a_cpu_imitates_no_class_whose_instructions_it_lacks(monkeypatch, tmp_path, flags, classes):
+    monkeypatch.setattr(cpu, "_CPUINFO", tmp_path / "cpuinfo")
+    if flags:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} sse2\n")
+    assert cpu.possible() == classes
+    with monkeypatch.context() as patch:
+        patch.setattr(cpu.os, "environ", {cpu.IMITATED: "avx512"})
+        if "avx512" in classes:
+            cpu.imitate()
+            assert cpu.os.environ["ATEN_CPU_CAPABILITY"] == "avx512"
+        else:
+            with pytest.raises(ValueError, match="This CPU lacks instructions of avx512: set SPECULOSCOPE_CPU to"):
+                cpu.imitate()
+
+
 def test_formats_are_plain_about_what_they_are():
     for one in all_formats().values():
         assert isinstance(one, WeightFormat) and one.layer_bytes <= one.compute.itemsize * 2
