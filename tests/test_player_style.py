@@ -10,6 +10,7 @@ from math import dist
 import pytest
 
 from decoding.lookahead.specs import all_specs
+from decoding.records.pairs import find_pair
 from viz.core.assets import player_css, player_js
 from viz.player.lane_styles import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style
 
@@ -91,6 +92,10 @@ def test_a_lane_looks_the_same_wherever_it_stands():
     assert len({look.symbol for look in statics}) == len({look.colour for look in statics}) == len(statics)
     assert all(look.colour.startswith("--sd-l1") for look in statics)  # shades: the hue is the policy's
     assert lane_style("confidence:0.4") == lane_style("confidence")
+    drafts = ["", *(f"{name}/" for name in (*find_pair("smollm2-135m").drafts, "ngram"))]
+    for policy in ("static:5", "disco", "costaware:0.8"):  # one policy raced with several drafts
+        assert len({lane_style(draft + policy) for draft in drafts}) == len(drafts)
+    assert len({lane_style(f"{draft}static:{sl}") for draft in drafts for sl in (2, 3, 5, 7)}) == 4 * len(drafts)
     assert lane_style("a policy of the future").colour == "--sd-l0"
 
 

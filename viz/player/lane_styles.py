@@ -1,7 +1,8 @@
 """Colour and shape of a lane: the same in every run, on every tab and in every exported file.
 
-The policy determines both; lanes of one policy with different arguments or drafts differ in shape, static ones, which
-are often raced together, in the shade of their colour, too. Colours are names of CSS variables in ``core/base.css``.
+The policy determines both. Lanes of one policy with another draft differ in shape; those with another argument, too,
+static ones, which are often raced together, also in the shade of their colour. Colours are names of CSS variables in
+``core/base.css``.
 """
 
 from __future__ import annotations
@@ -50,12 +51,24 @@ _POLICIES = (
     "tree",
     "costtree",
 )
-_USUAL = (
-    "static:5",
-    "confidence:0.4",
-    "specdecpp:auto",
-    "tree:8",
-)  # lanes whose argument does not change the policy's symbol
+_USUAL = {  # arguments that do not change the policy's symbol
+    "static": "5",
+    "confidence": "0.4",
+    "specdecpp": "auto",
+    "tree": "8",
+}
+_DRAFTS = (  # of the shipped pairs, and those that any pair has; each with a symbol of its own
+    "three-layers",
+    "two-layers",
+    "one-layer",
+    "deep-narrow",
+    "early-exit",
+    "feature",
+    "heads",
+    "captions",
+    "seeing",
+    "ngram",
+)
 
 
 class LaneStyle(NamedTuple):
@@ -78,17 +91,16 @@ def lane_style(text: str) -> LaneStyle:
     except UserError:  # a run file may contain a policy of a later version
         if call is None:
             return LaneStyle("--sd-l0", SYMBOLS[-1])
-        number, usual = list(TITLES).index(call.way), call.lane == call.way
+        number, shade = list(TITLES).index(call.way), ""
+        variant = 0 if call.lane == call.way else _place(text)
     else:
-        number = _number(lane.policy)
-        usual = lane.draft is None and (lane.argument is None or text in _USUAL)
-    variant = 0 if usual else _variant(text)
-    shade = _shade(text, variant) if variant and text.rpartition("/")[2].startswith("static:") else ""
+        number, variant = _number(lane.policy), _argument(lane.policy, lane.argument)
+        shade = _shade(lane.argument, variant) if variant and lane.policy == "static" else ""
+        variant += 0 if lane.draft is None else _draft(lane.draft)
     return LaneStyle(f"--sd-l{number % N_COLOURS}{shade}", SYMBOLS[(number + variant) % len(SYMBOLS)])
 
 
-def _shade(text: str, variant: int) -> str:
-    sl = text.removeprefix("static:")
+def _shade(sl: str | None, variant: int) -> str:
     return STATIC_SHADES[_SHADED.index(sl) if sl in _SHADED else variant % len(STATIC_SHADES)]
 
 
@@ -97,9 +109,17 @@ def _number(policy: str) -> int:
     return (*_POLICIES, *others).index(policy) if policy in all_specs() else 0
 
 
-def _variant(text: str) -> int:
-    """An offset to another symbol, from 1 on; neighbouring SLs get different ones."""
-    policy, _, argument = text.partition(":")
-    if policy == "static" and argument.isdigit():
-        return 1 + int(argument) % (len(SYMBOLS) - 1)
+def _argument(policy: str, argument: str | None) -> int:
+    """The offset of a policy's argument to another symbol, 0 for the usual one; neighbouring SLs get different ones."""
+    if argument is None or argument == _USUAL.get(policy):
+        return 0
+    return 1 + int(argument) % (len(SYMBOLS) - 1) if policy == "static" else _place(argument)
+
+
+def _draft(name: str) -> int:
+    """The offset of a draft that is named, from 1 on."""
+    return 1 + _DRAFTS.index(name) if name in _DRAFTS else _place(name)
+
+
+def _place(text: str) -> int:
     return 1 + crc32(text.encode()) % (len(SYMBOLS) - 1)
