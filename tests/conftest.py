@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 
@@ -102,6 +103,12 @@ def pytest_collection_modifyitems(items):
         if marked and not available():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=f"not run: {why}"))
+
+
+def pytest_collection_finish():
+    """Loading a pair collects garbage twice: half a second each time, if all that was imported were searched again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -14,6 +14,7 @@ from decoding.comparison.compare import compare
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import Cancelled
+from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.lanes import Lane
 from decoding.loop.sampling import softmax
 from decoding.records.events import Event, Numbering, guarded
@@ -99,7 +100,7 @@ def test_the_run_is_whole(run):
     assert all(len(trace.repeats) == 2 for trace in run.lanes)
     assert set(run.chains) == {"small", "ngram", "weak"} == set(run.costs.draft_step) == set(run.pair.drafts)
     assert all(chain.target == run.lanes[0].output for chain in run.chains.values())
-    assert len(run.costs.verify_curve) == 65 and run.costs.verify_curve[0] == 1.0
+    assert len(run.costs.verify_curve) == SL_CAP + 1 and run.costs.verify_curve[0] == 1.0
     assert set(run.costs.decision) == {"autoregressive", "static", "confidence", "oracle", "heuristic"}
 
 

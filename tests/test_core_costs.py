@@ -16,7 +16,9 @@ from decoding.records.request import CompareRequest
 from .runs import make_run
 from .toy import ToyPair
 
-WHOLE = {"BUDGET_S": costs.BUDGET_S, "ROUNDS": costs.ROUNDS}  # as a user has it: tests measure for a moment
+WHOLE = {
+    name: getattr(costs, name) for name in ("BUDGET_S", "ROUNDS", "LONG")
+}  # as a user has it: tests measure for a moment
 SECONDS = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=5)
 
 

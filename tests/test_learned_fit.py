@@ -26,6 +26,7 @@ from decoding.fit.run import fit
 from decoding.fit.texts import FitOptions, greedy_texts
 from decoding.fit.training import Trained
 from decoding.fit.tuning import judged
+from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.costaware import chance, updated
 from decoding.lookahead.costaware_heads import repetition_inputs
 from decoding.lookahead.fitted import load_heads
@@ -46,13 +47,21 @@ from .learned_heads import make_features, make_heads, make_weights
 from .tiny_pair import make_tiny_pair
 from .toy import finished_run
 
-OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epochs=1)
+OPTIONS = FitOptions("code", n_train=22, n_validation=3, max_new_tokens=24, epochs=1)
 
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     """Texts are kept only in this folder."""
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def few_tries(monkeypatch):
+    """What costs least is chosen from few settings and timings: what wins does not matter here."""
+    monkeypatch.setattr("decoding.fit.run.COST_PROMPTS", 1)
+    monkeypatch.setattr("decoding.fit.run.DECISION_PROMPTS", 1)
+    monkeypatch.setattr("decoding.fit.candidates.CAPS", (8, SL_CAP))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +88,7 @@ def prompts(monkeypatch):
 
 
 def test_the_command_writes_policies_that_load_and_decide(places, pair, prompts):
-    asked = "--suite code --train 30 --validation 6 --max-new-tokens 24 --epochs 1 --json"
+    asked = "--suite code --train 22 --validation 3 --max-new-tokens 24 --epochs 1 --json"
     rows = json.loads(command("fit", "--target", places[0], "--draft", places[1], *asked.split()).out)
     assert [row["policy"] for row in rows] == ["disco", "specdecpp", "costaware"]
     assert all(row["latency"] > 0 for row in rows)
@@ -91,7 +100,7 @@ def test_the_command_writes_policies_that_load_and_decide(places, pair, prompts)
     policy = read_policy(folder, "disco")
     assert policy.features == ["entropy", "top10"] and len(policy.normalisation["mean"]) == 12
     assert policy.rule == "greedy" and policy.temperature == 0.0
-    assert policy.data["train_texts"] == 30 and policy.data["train_positions"] > 500
+    assert policy.data["train_texts"] == 22 and policy.data["train_positions"] > 500
     assert {"auc", "f1", "f1_always_accept", "latency", "calibration_error"} <= set(policy.metrics["validation"])
     (shipped,) = folder.glob("validation.*")
     stamp = (folder / "disco.json").stat().st_mtime_ns
@@ -276,11 +285,11 @@ def _iterations(chain: Chain) -> Iterator[tuple[int, Guesses, int]]:
 
 
 def test_policies_are_fitted_for_it_and_decode(reading, prompts):
-    few = replace(OPTIONS, n_train=22, n_validation=2)
+    few = replace(OPTIONS, n_validation=2)
     (one,) = fit(reading, ["feature"], few)
     assert [policy.policy for policy in one.policies] == ["disco", "specdecpp", "costaware"]
     lanes = ["autoregressive", *(f"feature/{policy.policy}" for policy in one.policies)]
-    run = finished_run(CompareRequest(prompts["text"](3), lanes=lanes, max_new_tokens=24, repeats=1), reading)
+    run = finished_run(CompareRequest(prompts["text"](3), lanes=lanes, max_new_tokens=16, repeats=1), reading)
     assert all(trace.verdict.same for trace in run.lanes)
     assert set(run.chains["feature"].starts[0].scores) == {"disco", "specdecpp", "costaware"}
     folder = reading.draft_folders["feature"] / "policies"
