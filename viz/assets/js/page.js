@@ -3,9 +3,8 @@
  * Gradio renders only static templates; texts of models and users are set with textContent.
  */
 
-import { RUN_FILE, ask, copied, opener, save } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, opener, save, unpackRun } from "../../core/js/files.js";
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
-import { unpackRun } from "../../core/js/packing.js";
 import { mount } from "../../player/js/main.js";
 import { asksForAnother, packedRun, takeOver } from "./early.js";
 import { carry, explain } from "./learn.js";

@@ -1,13 +1,11 @@
 /* What if the draft were cheaper, the SL longer, checks free? Computed by replay and by the closed form. */
 
-import { aria, button, el, select } from "../../core/js/dom.js";
+import { aria, button, el, range, select } from "../../core/js/dom.js";
 import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
 import { lineChart } from "../../core/js/charts.js";
 import { Confidence, parseLane } from "../../core/js/policies.js";
-import { withCosts } from "../../core/js/replay.js";
+import { breakEven, modelSpeedup, withCosts } from "../../core/js/replay.js";
 import { HeatMap, speedBars } from "./charts.js";
-import { numberField, slider } from "./fields.js";
-import { breakEven, modelSpeedup } from "./theory.js";
 
 const CHECKS = {
   measured: ["as measured", (costs) => costs.v],
@@ -154,6 +152,26 @@ export class WhatIf {
     ];
     return el("div", "sl-card", el("h3", "", "Find out with the sliders"), ...rows.map(([text, answer, tolerance, shown]) => numberQuestion(text, answer, tolerance, shown)));
   }
+}
+
+// ---------------------------------------------------------------- fields
+
+/** A labelled slider: {node, value, set}. */
+function slider(label, { min, max, step, value, shown = String }, act) {
+  const output = el("output", "sl-value"), input = range(label, { min, max, step, value, cls: "sl-slider" }, (x) => { say(); act(x); });
+  const say = () => { output.textContent = shown(Number(input.value)); aria(input, { valuetext: output.textContent }); };
+  say();
+  return { node: el("label", "sl-slide", el("span", "sl-slider-name", label), input, output), input, get value() { return Number(input.value); },
+    set(x) { input.value = x; say(); } };
+}
+
+/** A number field: {node, value}; value is null, and the field marked invalid, for anything but a number in range. */
+function numberField(label, value, { min = 0, max = 1e6, step = "any" } = {}, act = () => {}) {
+  const input = el("input", "sl-number");
+  Object.assign(input, { type: "number", min, max, step, value, inputMode: "decimal" });
+  const read = () => (input.value !== "" && input.checkValidity() ? Number(input.value) : null);
+  input.addEventListener("input", () => { aria(input, { invalid: read() == null }); act(); });
+  return { node: el("label", "sl-field", el("span", "", label), input), input, get value() { return read(); }, set(x) { input.value = x; } };
 }
 
 function numberQuestion(text, answer, tolerance, shown) {

@@ -6,8 +6,7 @@ import { FATES } from "../../core/js/words.js";
 import { guide, termButton, termed } from "./glossary.js";
 import { SlStrip } from "./lookahead.js";
 import { figureButton } from "./panels.js";
-import { Player } from "./player.js";
-import { SPEEDS, speedText } from "./speeds.js";
+import { Player, SPEEDS, speedText } from "./player.js";
 import { Strip } from "./strip.js";
 import { TextView } from "./textview.js";
 
