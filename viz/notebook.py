@@ -31,11 +31,9 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_of_events
 from decoding.records.trace import Run
 
-from .core.assets import on_paper
+from .export import export_html, export_lesson
 from .figures.race import draw_run
-from .learn.export import export_lesson
 from .learn.lessons import read_lesson, shipped_lessons
-from .player.export import export_html
 from .player.payload import run_payload
 
 if TYPE_CHECKING:
@@ -104,7 +102,7 @@ def record(tokenizer: Any) -> Recorder:
 
 def plots(run: Run) -> list[go.Figure]:
     """The figures that the dashboard shows below the race, in its light colours."""
-    return [go.Figure(on_paper(drawing.to_dict()["figure"])) for drawing in draw_run(run)]
+    return [drawing.on_paper() for drawing in draw_run(run)]
 
 
 def lesson(run: Run, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:

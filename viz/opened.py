@@ -125,7 +125,7 @@ def _figures(run: Run, **more: Any) -> list[dict[str, Any]]:
 
 
 def _html(run: Run, **more: Any) -> str:
-    from .player.export import export_html
+    from .export import export_html
 
     return export_html(run, **more)
 

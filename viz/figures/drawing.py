@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
+import plotly.io
 
 from decoding.evaluation.results import Figure
+
+from ..core.assets import light_colours
 
 INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"  # resolved in the browser, so that both themes work
 LAYOUT: dict[str, Any] = {
@@ -51,6 +54,13 @@ class Drawing:
             "choice": self.choice,
             "figure": self.figure.to_plotly_json(),
         }
+
+    def on_paper(self) -> go.Figure:
+        """The figure in the light theme's colours, for pages without themes."""
+        text = self.figure.to_json()
+        for name, colour in light_colours().items():
+            text = text.replace(f'"var({name})"', f'"{colour}"')
+        return plotly.io.from_json(text)
 
 
 def plain(text: str) -> str:

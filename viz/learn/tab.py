@@ -14,10 +14,10 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.trace import Run
 
+from ..export import export_lesson
 from ..player.payload import run_payload
 from ..server_functions import Answer, Query, answered, while_there
 from ..store import RunStore
-from .export import export_lesson
 from .lessons import LESSONS, lesson_faults, read_lesson, shipped_lessons
 from .roles import find_roles, readable_runs, wanted_by
 
