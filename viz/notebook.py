@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from decoding.comparison.recorder import Recorder
 
 PLAYER_HEIGHT, LESSON_HEIGHT = 760, 900  # px
-_DEFAULT: list[Backend] = []
 
 
 class Frame:
@@ -78,10 +78,9 @@ def compare(prompt: str, lanes: Sequence[str] | None = None, *, backend: Backend
     return run
 
 
+@cache
 def _default_backend() -> Backend:
-    if not _DEFAULT:
-        _DEFAULT.append(choose_backend())
-    return _DEFAULT[0]
+    return choose_backend()
 
 
 def player(run: Run, height: int = PLAYER_HEIGHT) -> Frame:

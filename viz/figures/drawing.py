@@ -32,7 +32,7 @@ LAYOUT: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Drawing:
-    """A figure on the page.
+    """A figure on the page, in the layout that all share.
 
     ``follow``: the player's position can be marked in it. ``choice``: its name among alternative drawings, of which one
     is shown at a time; "" for drawings that are always shown.
@@ -42,8 +42,12 @@ class Drawing:
     title: str
     sentence: str
     figure: go.Figure
+    height: int  # px
     follow: bool = False
     choice: str = ""
+
+    def __post_init__(self) -> None:
+        self.figure.update_layout(height=self.height, **LAYOUT)
 
     def to_dict(self) -> dict[str, Any]:
         return {

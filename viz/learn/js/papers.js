@@ -87,8 +87,6 @@ export class Words {
     this.node = aria(el("section", "sl-words"), { label: "Words" });
   }
 
-  refresh() {}
-
   build() {
     if (this.node.children.length) return;
     const list = () => definitions(Object.entries({ ...GLOSSARY, ...MORE_WORDS }), "sl-glossary");

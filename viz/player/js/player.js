@@ -1,6 +1,6 @@
 /* Speculoscope's player: replays one run, several lanes on one clock. Framework-free, no build step.
  *
- *   const player = Speculoscope.mount(root, {details, autoplay, globalKeys});
+ *   const player = Speculoscope.mount(root, {details, globalKeys});
  *   details: async (lane index, iteration, index) => dict of payload.py's token_details
  *   player.load(payload)        payload.py's run_payload, as an object
  *   player.hear({kind, data})   live: the next event, of decoding/records/events.py. "iterations" data also
@@ -43,7 +43,7 @@ export function fittingSpeed(seconds) {
 export class Player {
   constructor(root, options) {
     this.root = root;
-    this.options = Object.assign({ details: null, autoplay: true, globalKeys: false }, options);
+    this.options = Object.assign({ details: null, globalKeys: false }, options);
     this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = []; this.sls = [];
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
     this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.cleanups = [];
@@ -63,7 +63,7 @@ export class Player {
     this.select(Math.max(0, payload.lead ?? 0));
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.seek(still ? this.total : 0);
-    if (this.options.autoplay && !still) this.play();
+    if (!still) this.play();
   }
 
   /** Replaces the run on screen by the same run with more repeats; the replay continues where it is. */
