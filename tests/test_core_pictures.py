@@ -29,8 +29,8 @@ from decoding.records.request import CompareRequest, check_request
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.suites import load_suite
 from decoding.records.trace import Run
+from viz.export import export_html
 from viz.player.details import token_details
-from viz.player.export import export_html
 from viz.player.payload import run_payload
 
 from .tiny_chat import make_tiny_chat

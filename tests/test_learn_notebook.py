@@ -26,7 +26,7 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "speculoscope.ipyn
 def scripted(monkeypatch):
     backend = ScriptedBackend()
     monkeypatch.setattr(viz.notebook, "choose_backend", lambda: backend)
-    monkeypatch.setattr(viz.notebook, "_DEFAULT", [])
+    viz.notebook._default_backend.cache_clear()
     return backend
 
 

@@ -21,11 +21,10 @@ import pytest
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.run_file import run_from_json, run_to_json, save_run
+from viz.export import run_csv
 from viz.server_functions import answers
 from viz.session import Visits
-from viz.sharing import DAYS, MAX_FRAGMENT_CHARS, SharedRuns
-from viz.store import OPENED, RunStore
-from viz.table import run_csv
+from viz.store import DAYS, MAX_FRAGMENT_CHARS, OPENED, RunStore, SharedRuns
 
 from .runs import HOSTILE, make_run
 from .waiting import in_own_loop

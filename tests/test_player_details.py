@@ -11,11 +11,10 @@ from decoding.errors import UserError
 from decoding.records.trace import TokenText
 from tests.runs import make_run
 from viz import assets as page_assets
-from viz.core import bundle
+from viz.core import assets as bundle
 from viz.core.assets import player_css, player_js
-from viz.core.document import json_for_script
+from viz.export import export_html, json_for_script
 from viz.player.details import token_details
-from viz.player.export import export_html
 
 
 def first(run, fate, lane=1):

@@ -27,8 +27,8 @@ from decoding.errors import UserError
 from decoding.records.generate import ENGINE, why_no_chain
 from decoding.records.run_file import load_run, save_run
 from decoding.records.trace import Run
+from viz.export import export_html
 from viz.figures.race import draw_run
-from viz.player.export import export_html
 from viz.player.payload import run_payload
 
 from .commands import command

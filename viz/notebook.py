@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,18 +32,15 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_of_events
 from decoding.records.trace import Run
 
-from .core.assets import on_paper
+from .export import export_html, export_lesson
 from .figures.race import draw_run
-from .learn.export import export_lesson
 from .learn.lessons import read_lesson, shipped_lessons
-from .player.export import export_html
 from .player.payload import run_payload
 
 if TYPE_CHECKING:
     from decoding.comparison.recorder import Recorder
 
 PLAYER_HEIGHT, LESSON_HEIGHT = 760, 900  # px
-_DEFAULT: list[Backend] = []
 
 
 class Frame:
@@ -80,10 +78,9 @@ def compare(prompt: str, lanes: Sequence[str] | None = None, *, backend: Backend
     return run
 
 
+@cache
 def _default_backend() -> Backend:
-    if not _DEFAULT:
-        _DEFAULT.append(choose_backend())
-    return _DEFAULT[0]
+    return choose_backend()
 
 
 def player(run: Run, height: int = PLAYER_HEIGHT) -> Frame:
@@ -104,7 +101,7 @@ def record(tokenizer: Any) -> Recorder:
 
 def plots(run: Run) -> list[go.Figure]:
     """The figures that the dashboard shows below the race, in its light colours."""
-    return [go.Figure(on_paper(drawing.to_dict()["figure"])) for drawing in draw_run(run)]
+    return [drawing.on_paper() for drawing in draw_run(run)]
 
 
 def lesson(run: Run, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:

@@ -25,6 +25,9 @@ from decoding.errors import UserError, is_out_of_memory
 from decoding.records.run_file import run_from_json
 from decoding.records.trace import Run
 
+from .export import export_html
+from .player.payload import run_payload
+
 LIMIT_S = 20.0  # per job, including the start of the process
 MAX_WAITING = 5
 MAX_MEMORY_BYTES = 2 * 2**30
@@ -112,29 +115,17 @@ def _heard(answer: bytes) -> dict[str, Any]:
 # -- inside the process ----------------------------------------------------------------------------------
 
 
-def _payload(run: Run, **more: Any) -> dict[str, Any]:
-    from .player.payload import run_payload
-
-    return run_payload(run, **more)
-
-
 def _figures(run: Run, **more: Any) -> list[dict[str, Any]]:
-    from .figures.race import draw_run
+    from .figures.race import draw_run  # with Plotly, which the other jobs need not wait for
 
     return [drawing.to_dict() for drawing in draw_run(run)]
 
 
-def _html(run: Run, **more: Any) -> str:
-    from .player.export import export_html
-
-    return export_html(run, **more)
-
-
 JOBS: dict[str, Callable[..., Any]] = {
-    "payload": _payload,
-    "learn": partial(_payload, details=True),
+    "payload": run_payload,
+    "learn": partial(run_payload, details=True),
     "figures": _figures,
-    "html": _html,
+    "html": export_html,
 }
 """What can be made of a run: each takes the run and its ``origin``."""
 

@@ -125,37 +125,23 @@ def theme() -> gr.themes.Base:
         font=["system-ui", "Segoe UI", "sans-serif"],
         font_mono=["ui-monospace", "SF Mono", "Menlo", "monospace"],
     )
-    light = {
-        "body_background_fill": "#fbfaf7",
-        "block_background_fill": "#ffffff",
-        "input_background_fill": "#f4f2ec",
-        "body_text_color": "#1d1d22",
-        "body_text_color_subdued": "#5c5c66",
-        "block_label_text_color": "#5c5c66",
-        "block_title_text_color": "#5c5c66",
-        "border_color_primary": "#e4e1d8",
-        "block_border_color": "#e4e1d8",
-        "button_primary_background_fill": "#1d1d22",
-        "button_primary_background_fill_hover": "#3b3b46",
-        "button_primary_text_color": "#ffffff",
+    colours = {  # variables of core/base.css, which has both themes
+        "background_fill_primary": "card",
+        "background_fill_secondary": "bg",
+        "block_background_fill": "card",
+        "input_background_fill": "soft",
+        "body_text_color_subdued": "mute",
+        "block_label_text_color": "mute",
+        "block_title_text_color": "mute",
+        "border_color_primary": "line",
+        "block_border_color": "line",
+        "button_primary_background_fill": "ink",
+        "button_primary_background_fill_hover": "check",
+        "button_primary_text_color": "card",
     }
-    dark = {
-        "body_background_fill": "#16171c",
-        "block_background_fill": "#1e2027",
-        "input_background_fill": "#262831",
-        "body_text_color": "#ecebf0",
-        "body_text_color_subdued": "#a9a9b5",
-        "block_label_text_color": "#a9a9b5",
-        "block_title_text_color": "#a9a9b5",
-        "border_color_primary": "#363843",
-        "block_border_color": "#363843",
-        "button_primary_background_fill": "#ecebf0",
-        "button_primary_background_fill_hover": "#ffffff",
-        "button_primary_text_color": "#16171c",
-        "background_fill_primary": "#1e2027",
-        "background_fill_secondary": "#16171c",
-    }
-    return base.set(**light, **{f"{name}_dark": colour for name, colour in dark.items()})
+    both = {f"{name}{theme}": f"var(--sd-{one})" for name, one in colours.items() for theme in ("", "_dark")}
+    body = {"body_background_fill": "#fbfaf7", "body_text_color": "#1d1d22"}  # Gradio paints them before its styles
+    return base.set(**both, **body, body_background_fill_dark="#16171c", body_text_color_dark="#ecebf0")
 
 
 def serve(page: Page, **options: Any) -> tuple:

@@ -20,12 +20,12 @@ import gradio as gr
 from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
 
+from .export import run_csv
 from .limits import JUNK
 from .player.details import token_details
 from .session import BROKEN, Visits
 from .settings import command_line
 from .store import RunStore
-from .table import run_csv
 
 LOOK_S = 0.3  # interval for checking whether a visitor is still connected
 

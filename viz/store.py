@@ -1,29 +1,34 @@
-"""The runs that the page can show: recorded ones, and the last ones that visitors made or opened."""
+"""The runs that the page can show: recorded ones, the last ones that visitors made or opened, those that links name."""
 
 from __future__ import annotations
 
+import base64
 import threading
+import zlib
 from collections import OrderedDict
 from dataclasses import replace
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.files import ProcessFolder, write_whole
+from decoding.files import ProcessFolder, cache_folder, write_whole
 from decoding.records.events import IDENTIFIER, new_id
-from decoding.records.run_file import load_run, save_run
+from decoding.records.run_file import load_run, run_to_json, save_run
 from decoding.records.trace import Run
 
 from .opened import JOBS, Sandbox
 from .player.payload import Origin
-from .sharing import SharedRuns, fragment
 
 MAX_UPLOAD_BYTES = 8 * 2**20
 KEEP = 200  # runs kept on disk while the page runs
 KEEP_BYTES = 400 * 2**20  # in total
 WARM = 4  # runs kept in memory
 OPENED = "opened-"  # prefix of the ids of opened files
+MAX_FRAGMENT_CHARS = 32_000  # all browsers open such links, and most programs send them whole
+DAYS = 30  # for which a run that a link names is kept
+SHARED_BYTES = 400 * 2**20  # of all of them; the oldest go first
 
 
 class RunStore:
@@ -155,3 +160,47 @@ def check_text(text: object) -> str:
 
 def _gone(identifier: str) -> str:
     return f"The run {identifier} is not, or no longer, kept here: run it again, or open its file."
+
+
+# -- links that bring a run along: small runs within the link itself, larger ones kept here until a date ----------
+
+
+class SharedRuns:
+    """Run files that links name. Unlike the page's other runs they are still there when it is started again."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or cache_folder() / "shared-runs"
+
+    def path(self, identifier: str) -> Path | None:
+        """The file of that run; None if it is not shared, or no longer."""
+        path = self._folder / f"{identifier}.json"
+        return path if path.is_file() and _age(path) < timedelta(days=DAYS) else None
+
+    def keep(self, run: Run) -> date:
+        """Keeps ``run``; returns the day until which. Raises OSError."""
+        path = self._folder / f"{run.id}.json"
+        write_whole(path, run_to_json(run))
+        self._tidy()
+        return (datetime.now(timezone.utc) + timedelta(days=DAYS)).date()
+
+    def _tidy(self) -> None:
+        files = sorted(self._folder.glob("*.json"), key=_age)
+        total = 0
+        for path in files:
+            total += path.stat().st_size
+            if total > SHARED_BYTES or _age(path) >= timedelta(days=DAYS):
+                path.unlink(missing_ok=True)
+
+
+def fragment(run: Run) -> str:
+    """``run`` as the part of a link after "#", which browsers do not send to servers; "" if it is too long for one."""
+    packed = base64.urlsafe_b64encode(zlib.compress(run_to_json(run).encode(), 9)).decode().rstrip("=")
+    return f"#run={packed}" if len(packed) <= MAX_FRAGMENT_CHARS else ""
+
+
+def _age(path: Path) -> timedelta:
+    try:
+        written = path.stat().st_mtime
+    except FileNotFoundError:  # another process has just removed it
+        return timedelta.max
+    return datetime.now(timezone.utc) - datetime.fromtimestamp(written, timezone.utc)

@@ -6,7 +6,7 @@ from typing import Any
 
 from decoding.records.trace import Run
 from tests.fakes import scripted_events
-from viz.player.export import export_html
+from viz.export import export_html
 from viz.player.names import lane_heading
 from viz.player.payload import run_payload
 

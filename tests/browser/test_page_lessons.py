@@ -9,7 +9,7 @@ import pytest
 
 from decoding.backends.recorded import RecordedBackend
 from tests.page_server import first_run
-from viz.learn.export import export_lesson
+from viz.export import export_lesson
 from viz.learn.lessons import shipped_lessons
 from viz.learn.tab import LearnRuns
 from viz.player.payload import run_payload

@@ -10,7 +10,7 @@ from decoding.records.text import whole_text
 from tests.browser.player_pages import hear_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.browser.pointing import serious
 from tests.toy import ToyPair, finished_run
-from viz.learn.export import export_lesson
+from viz.export import export_lesson
 from viz.player.details import token_details
 from viz.player.payload import run_payload
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ..core import bundle
-from ..core.assets import learn_css, learn_js, player_css
+from ..core.assets import learn_css, learn_js, player_css, script, styles
 from .document import Document
 
 TAGLINE = (
@@ -26,12 +24,12 @@ BEGIN = "<script>window.SpeculoscopePage.begin();</script>"
 
 def head() -> str:
     """Styles and scripts for the document's ``<head>``, so that the first paint needs no further request."""
-    styles = player_css() + bundle.styles("assets/page.css")
-    page_js = bundle.script("assets/js/main.js", "SpeculoscopePage")
-    if re.search(r"</(script|style)", styles + page_js, re.IGNORECASE):
+    page_css = player_css() + styles("assets/page.css")
+    page_js = script("assets/js/main.js", "SpeculoscopePage")
+    if re.search(r"</(script|style)", page_css + page_js, re.IGNORECASE):
         raise ValueError("A style or script contains a closing tag that would end its element early.")
     description = f'<meta name="description" content="{TAGLINE}">'
-    return f"{description}\n<style id='speculoscope-style'>{styles}</style>\n<script>{page_js}</script>"
+    return f"{description}\n<style id='speculoscope-style'>{page_css}</style>\n<script>{page_js}</script>"
 
 
 def middleware() -> list[Middleware]:
@@ -49,13 +47,5 @@ def routes() -> list[Route | Mount]:
 
 
 def _served(text: str, mime: str) -> Callable[[Request], Response]:
-    """An endpoint that answers with ``text``, compressed if the browser accepts that."""
-    plain, packed = text.encode(), gzip.compress(text.encode(), 9)
-
-    def answer(request: Request) -> Response:
-        headers = {"cache-control": "no-cache", "vary": "accept-encoding"}
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(plain, media_type=mime, headers=headers)
-        return Response(packed, media_type=mime, headers={**headers, "content-encoding": "gzip"})
-
-    return answer
+    """An endpoint that answers with ``text``, which Gradio's own middleware compresses."""
+    return lambda request: Response(text, media_type=mime, headers={"cache-control": "no-cache"})

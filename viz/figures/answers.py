@@ -8,7 +8,7 @@ from decoding.evaluation.results import STATIC_OPT, EvaluationResult
 from decoding.lookahead.lanes import spec_of
 
 from ..player.names import lane_name
-from .drawing import INK, LAYOUT, MUTED, Drawing, plain
+from .drawing import INK, MUTED, Drawing, plain
 from .evaluation import family
 
 CAUSES = {
@@ -39,8 +39,7 @@ def draw_static_sls(result: EvaluationResult) -> Drawing:
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="fixed SL: guesses before each check", dtick=5)
     figure.update_yaxes(title_text="speedup (times)", rangemode="tozero")
-    figure.update_layout(height=320, **LAYOUT)
-    return Drawing("eval-static", "Speedup of every fixed SL", static_sentence(result, found), figure)
+    return Drawing("eval-static", "Speedup of every fixed SL", static_sentence(result, found), figure, 320)
 
 
 def static_sentence(result: EvaluationResult, found: dict[int, float]) -> str:
@@ -76,7 +75,6 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     )
     figure.update_xaxes(title_text="speedup (times)", dtick=1, rangemode="tozero")
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=320, **LAYOUT)
     cause = max(reached, key=reached.__getitem__)
     spec = spec_of(result.lanes[best])
     name = plain(spec.title if spec else lane_name(best))
@@ -84,4 +82,4 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
         f"{lane_name(best)} is {speedup.value:.2f} times as fast as plain decoding. It would be {reached[cause]:.2f} "
         f"times as fast {cause}: its largest loss."
     )
-    return Drawing("eval-losses", f"{name} without each of its losses", sentence, figure)
+    return Drawing("eval-losses", f"{name} without each of its losses", sentence, figure, 320)

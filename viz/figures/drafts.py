@@ -12,7 +12,7 @@ from decoding.evaluation.table import counted
 from decoding.lookahead.base import SL_CAP
 
 from ..player.names import lane_name
-from .drawing import INK, LAYOUT, MUTED, Drawing, error_bars, plain
+from .drawing import INK, MUTED, Drawing, error_bars, plain
 
 # One colour and one symbol per draft, cheapest first.
 COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b")
@@ -77,9 +77,8 @@ def draw_by_sl(result: EvaluationResult) -> Drawing:
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="SL (tokens guessed per iteration)")
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
-    figure.update_layout(height=430, **LAYOUT)
     title = "Draft, SL, speedup: simulated (line), predicted by the throughput model (dotted), on the clock (symbols)"
-    return Drawing("drafts-sl", title, f"{too_long_sentence(result)} {clock_sentence(result)}", figure)
+    return Drawing("drafts-sl", title, f"{too_long_sentence(result)} {clock_sentence(result)}", figure, 430)
 
 
 def _has_interval(timed: Figure) -> bool:
@@ -193,9 +192,8 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
         )
     figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * highest, highest])
     figure.update_yaxes(title_text="match rate", range=[0, 1], tickformat=".0%")
-    figure.update_layout(height=420, **LAYOUT)
     sentence = f"{shape_sentence(result)} {equal_sentence(result)}"
-    return Drawing("drafts-cost", "What a draft costs, and how often it is right", sentence, figure)
+    return Drawing("drafts-cost", "What a draft costs, and how often it is right", sentence, figure, 420)
 
 
 def modelled_gains(result: EvaluationResult, c: float) -> np.ndarray:
@@ -305,9 +303,9 @@ def draw_by_suite(result: EvaluationResult) -> Drawing:
         )
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"})
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
-    figure.update_layout(height=340, barmode="group", **LAYOUT)
+    figure.update_layout(barmode="group")
     title = "Each draft with its best policy, by suite"
-    return Drawing("drafts-suite", title, suite_sentence(result), figure)
+    return Drawing("drafts-suite", title, suite_sentence(result), figure, 340)
 
 
 def suite_sentence(result: EvaluationResult) -> str:

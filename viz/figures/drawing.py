@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
+import plotly.io
 
 from decoding.evaluation.results import Figure
+
+from ..core.assets import light_colours
 
 INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"  # resolved in the browser, so that both themes work
 LAYOUT: dict[str, Any] = {
@@ -29,7 +32,7 @@ LAYOUT: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Drawing:
-    """A figure on the page.
+    """A figure on the page, in the layout that all share.
 
     ``follow``: the player's position can be marked in it. ``choice``: its name among alternative drawings, of which one
     is shown at a time; "" for drawings that are always shown.
@@ -39,8 +42,12 @@ class Drawing:
     title: str
     sentence: str
     figure: go.Figure
+    height: int  # px
     follow: bool = False
     choice: str = ""
+
+    def __post_init__(self) -> None:
+        self.figure.update_layout(height=self.height, **LAYOUT)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -51,6 +58,13 @@ class Drawing:
             "choice": self.choice,
             "figure": self.figure.to_plotly_json(),
         }
+
+    def on_paper(self) -> go.Figure:
+        """The figure in the light theme's colours, for pages without themes."""
+        text = self.figure.to_json()
+        for name, colour in light_colours().items():
+            text = text.replace(f'"var({name})"', f'"{colour}"')
+        return plotly.io.from_json(text)
 
 
 def plain(text: str) -> str:

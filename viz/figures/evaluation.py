@@ -16,7 +16,7 @@ from decoding.lookahead.lanes import is_usable, spec_of
 
 from ..player.lane_styles import lane_style
 from ..player.names import lane_name, policy_title
-from .drawing import INK, LAYOUT, MUTED, Drawing, error_bars, plain
+from .drawing import INK, MUTED, Drawing, error_bars, plain
 
 SUITE_COLOURS = (INK, "#5b8fd6", "#3aa0a0", "#b08a2e", "#b5577b")  # all suites together, then one per suite
 ENOUGH_TO_DECIDE = 20  # prompts, under which no policy is called faster than another
@@ -83,8 +83,8 @@ def draw_speedups(result: EvaluationResult) -> Drawing:
     figure.add_vline(x=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=60 + 30 * len(simulated) + 50, **LAYOUT)
-    return Drawing("eval-speedup", "Speedup of every policy", speedups_sentence(result), figure)
+    height = 110 + 30 * len(simulated)
+    return Drawing("eval-speedup", "Speedup of every policy", speedups_sentence(result), figure, height)
 
 
 def _by_speedup(result: EvaluationResult) -> list[str]:
@@ -136,8 +136,8 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
     figure.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="time per token below static-opt's (%), simulated")
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=90 + 30 * len(labels) + 50, **LAYOUT)
-    return Drawing("eval-cut", f"Against the best static SL ({result.static_opt})", cuts_sentence(result), figure)
+    title, height = f"Against the best static SL ({result.static_opt})", 140 + 30 * len(labels)
+    return Drawing("eval-cut", title, cuts_sentence(result), figure, height)
 
 
 def _is_compared(result: EvaluationResult, label: str) -> bool:
@@ -208,8 +208,8 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
     )
     figure.update_xaxes(title_text="F1 of predicting which guesses hold", range=[0, 1])
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=60 + 30 * len(found) + 60, **LAYOUT)
-    return Drawing("eval-f1", "Which policy predicts best which guesses hold?", prediction_sentence(result), figure)
+    title, height = "Which policy predicts best which guesses hold?", 120 + 30 * len(found)
+    return Drawing("eval-f1", title, prediction_sentence(result), figure, height)
 
 
 def _auc(result: EvaluationResult, label: str) -> str:
@@ -268,8 +268,7 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
             )
     figure.update_xaxes(title_text="discard rate: drafts thrown away per token", rangemode="tozero")
     figure.update_yaxes(title_text="verification rate: target passes per token", rangemode="tozero")
-    figure.update_layout(height=420, **LAYOUT)
-    return Drawing("eval-pareto", "The trade-off of each threshold", pareto_sentence(result), figure)
+    return Drawing("eval-pareto", "The trade-off of each threshold", pareto_sentence(result), figure, 420)
 
 
 def _has_no_sweep(result: EvaluationResult, label: str) -> bool:
@@ -323,12 +322,11 @@ def draw_histogram(result: EvaluationResult) -> Drawing:
     )
     figure.update_xaxes(title_text="guesses in a row that hold (the oracle's SL)", type="category")
     figure.update_yaxes(title_text="iterations (%)")
-    figure.update_layout(height=300, **LAYOUT)
     sentence = (
         f"The number of guesses that hold is {mean:.1f} on average but varies by {sd:.1f} (standard "
         f"deviation): in {shares[0]:.0%} of the iterations no guess holds. No fixed SL fits all of them."
     )
-    return Drawing("eval-histogram", "How many guesses in a row hold", sentence, figure)
+    return Drawing("eval-histogram", "How many guesses in a row hold", sentence, figure, 300)
 
 
 def _bin_name(low: int, high: int) -> str:
@@ -352,8 +350,7 @@ def draw_course(result: EvaluationResult) -> Drawing:
         )
     figure.update_xaxes(title_text="position of the iteration in its text (0: first, 1: last)", range=[0, 1])
     figure.update_yaxes(title_text="mean oracle SL (tokens)", rangemode="tozero")
-    figure.update_layout(height=320, **LAYOUT)
-    return Drawing("eval-course", "The oracle's SL along the text", course_sentence(result), figure)
+    return Drawing("eval-course", "The oracle's SL along the text", course_sentence(result), figure, 320)
 
 
 def course_sentence(result: EvaluationResult) -> str:

@@ -21,7 +21,7 @@ from decoding.records.trace import Iteration, Run, Trace
 
 from ..player.lane_styles import lane_style
 from ..player.names import lane_name
-from .drawing import INK, LAYOUT, MUTED, Drawing, plain
+from .drawing import INK, MUTED, Drawing, plain
 
 DEEPEST = "deepest guess of a tree (dots)"
 HELD = "would have held (tick; arrow: beyond)"
@@ -53,10 +53,10 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
     for again in [part for part in figure.data if part.name == DEEPEST][1:]:
         again.showlegend = False
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
-    figure.update_layout(height=ROW_PX * len(drafting) + 92, barmode="overlay", bargap=0, **LAYOUT)
-    title = "How far each policy looked ahead, along the text"
+    figure.update_layout(barmode="overlay", bargap=0)
+    title, height = "How far each policy looked ahead, along the text", ROW_PX * len(drafting) + 92
     sentence = lookahead_sentence([trace for _, trace in drafting])
-    return Drawing("lookahead", title, sentence, figure, follow=True, choice="along the text")
+    return Drawing("lookahead", title, sentence, figure, height, follow=True, choice="along the text")
 
 
 def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar | go.Scatter]:
@@ -199,10 +199,10 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
         )
     figure.update_xaxes(title_text="iteration", rangemode="tozero")
     figure.update_yaxes(title_text="SL (tokens guessed)", rangemode="tozero")
-    figure.update_layout(height=320, bargap=0, **LAYOUT)
+    figure.update_layout(bargap=0)
     title = "How far each policy looked ahead, over iterations (as figure 2 of the DISCO paper)"
     sentence = iterations_sentence([trace for _, trace in drafting])
-    return Drawing("iterations", title, sentence, figure, choice="over iterations")
+    return Drawing("iterations", title, sentence, figure, 320, choice="over iterations")
 
 
 def iterations_sentence(traces: list[Trace]) -> str:
@@ -237,8 +237,8 @@ def draw_static_speedups(run: Run) -> Drawing:
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="SL, or mean SL (tokens)", range=[0, _widest(run)])
     figure.update_yaxes(title_text="speedup (times plain)", rangemode="tozero")
-    figure.update_layout(height=340, bargap=0, **LAYOUT)
-    return Drawing("speedup", "What every static SL would have given", speedup_sentence(run, curves), figure)
+    figure.update_layout(bargap=0)
+    return Drawing("speedup", "What every static SL would have given", speedup_sentence(run, curves), figure, 340)
 
 
 def static_speedups(run: Run, draft: str) -> dict[int, float]:

@@ -14,10 +14,10 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.trace import Run
 
+from ..export import export_lesson
 from ..player.payload import run_payload
 from ..server_functions import Answer, Query, answered, while_there
 from ..store import RunStore
-from .export import export_lesson
 from .lessons import LESSONS, lesson_faults, read_lesson, shipped_lessons
 from .roles import find_roles, readable_runs, wanted_by
 
@@ -45,20 +45,15 @@ class LearnRuns:
     def __init__(self, store: RunStore, own: Path = OWN_RECORDINGS) -> None:
         self.store = store
         self.own = RecordedBackend(own)
-        self._roles: dict[str, str] | None = None
-        self._reading = threading.Lock()
 
     def recordings(self) -> list[dict[str, str]]:
         infos = [*self.store.recorded.recordings(), *self.own.recordings()]
         return [{"id": info.id, "title": info.title, "shows": info.shows} for info in infos]
 
     def roles(self) -> dict[str, str]:
-        """Kind of run -> recording. Reading all recordings takes a second, so it happens once, at the first request."""
-        with self._reading:
-            if self._roles is None:
-                runs = [*readable_runs(self.store.recorded), *readable_runs(self.own)]
-                self._roles = find_roles(runs, wanted_by(shipped_lessons()))
-            return self._roles
+        """Kind of run -> recording. Reading all recordings takes a second."""
+        runs = [*readable_runs(self.store.recorded), *readable_runs(self.own)]
+        return find_roles(runs, wanted_by(shipped_lessons()))
 
     def run(self, identifier: Any) -> Run:
         if any(info.id == identifier for info in self.own.recordings()):
@@ -128,5 +123,4 @@ def _roles(lesson: dict[str, Any], asked: Any) -> dict[str, str]:
     """The runs of ``asked``, {what the lesson calls the run: id}, that it has steps for."""
     wanted = {lesson.get("recording"), *(step.get("recording") for step in lesson["steps"])}
     given = asked.items() if isinstance(asked, dict) else ()
-    roles = {name: run for name, run in given if name in wanted and isinstance(run, str)}
-    return roles
+    return {name: run for name, run in given if name in wanted and isinstance(run, str)}

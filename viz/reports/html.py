@@ -6,14 +6,12 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-import plotly.graph_objects as go
 import plotly.io
 
 from decoding.evaluation.report import setting_lines
 from decoding.evaluation.results import write_text
 from decoding.evaluation.table import Table
 
-from ..core.assets import on_paper
 from .report import Report
 
 STYLE = (
@@ -49,8 +47,7 @@ def page(
     title, lines = report.title, setting_lines(report.result.setting)
     parts = [f"<h1>{html.escape(title)}</h1><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"]
     for drawing in report.drawings():
-        figure = go.Figure(on_paper(drawing.figure.to_plotly_json()))
-        body = plotly.io.to_html(figure, include_plotlyjs=False, full_html=False, div_id=drawing.name)
+        body = plotly.io.to_html(drawing.on_paper(), include_plotlyjs=False, full_html=False, div_id=drawing.name)
         parts.append(f"<h2>{html.escape(drawing.title)}</h2><p>{html.escape(drawing.sentence)}</p>{body}")
     parts += [_table(table) for table in tables]
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'

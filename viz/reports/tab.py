@@ -65,13 +65,6 @@ class Kept:
         return json.loads(text) if text else None
 
 
-def check_kind(kind: Any) -> str:
-    """The requested kind of file. Raises UserError if there is no such kind."""
-    if kind not in ("json", "csv", "html", "papers"):
-        raise UserError("A result can be saved as json, csv or html.")
-    return kind
-
-
 def build_report_tab(
     page: gr.Blocks,
     kind: type[Report],
@@ -130,26 +123,31 @@ def _answers(
 
     @answered
     def take(query: dict) -> dict:
-        as_kind, measured = check_kind(query.get("kind")), kept.get(query.get("id"))
-        report = kind(result_from_dict(measured)) if measured else shipped_report()[0]
-        mime = {"csv": "text/csv", "html": "text/html"}.get(as_kind, "application/json")
-        name = f"speculoscope-{kind.job}" + ("-papers.json" if as_kind == "papers" else f".{as_kind}")
-        return {"name": name, "mime": mime, "text": _as_file(report, as_kind)}
+        measured = kept.get(query.get("id"))
+        return _as_file(kind(result_from_dict(measured)) if measured else shipped_report()[0], query.get("kind"))
 
     return [shipped, take]
 
 
-def _as_file(report: Report, kind: str) -> str:
-    """The result as JSON, all figures as one long table, or the page. Raises UserError."""
+def _as_file(report: Report, kind: Any) -> dict[str, str]:
+    """The result as JSON, all figures as one long table, the page, or what was measured on the papers' data sets.
+
+    Raises UserError.
+    """
+    second, ending, mime = report.second, f".{kind}", "application/json"
     if kind == "json":
-        return json.dumps(to_plain(report.result), indent=1)
-    if kind == "csv":
-        return to_csv([report.result, *([report.second] if report.second else [])])
-    if kind == "html":
-        return whole_page(report, [*report.tables(), *report.second_tables()])
-    if report.second is None:
+        text = json.dumps(to_plain(report.result), indent=1)
+    elif kind == "csv":
+        mime, text = "text/csv", to_csv([report.result, *([second] if second else [])])
+    elif kind == "html":
+        mime, text = "text/html", whole_page(report, [*report.tables(), *report.second_tables()])
+    elif kind != "papers":
+        raise UserError("A result can be saved as json, csv or html.")
+    elif second is None:
         raise UserError("This tab has no figures on the papers' data sets.")
-    return json.dumps(to_plain(report.second), indent=1)
+    else:
+        ending, text = "-papers.json", json.dumps(to_plain(second), indent=1)
+    return {"name": f"speculoscope-{report.job}{ending}", "mime": mime, "text": text}
 
 
 def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> dict[str, Any]:

@@ -3,9 +3,9 @@
  * Gradio loads some sixty files before it shows anything, but the run is already in the document, in the configuration of
  * the Race tab's view. A player plays it on a cover over the page; when the view is ready, it takes over that player.
  */
-import { el } from "../../core/js/dom.js";
+import { aria, el } from "../../core/js/dom.js";
+import { tokenBox } from "../../core/js/tokens.js";
 import { mount } from "../../player/js/main.js";
-import { open } from "./opening.js";
 
 let cover = null, player = null, run = null;
 
@@ -56,4 +56,67 @@ export function takeOver(node) {
   cover.remove();
   cover = null;
   return { player, run };
+}
+
+// ---------------------------------------------------------------- the opening
+// On a first visit one iteration of the run on screen, slowly and with captions, before the replay begins.
+
+const SEEN = "speculoscope-opening-seen", NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight"];
+const GUESS_MS = 900, CHECK_MS = 2600, READ_MS = 4200; // per guess; for the check; for the last caption
+
+/** Whether this browser has not shown it yet; where nothing can be remembered, it is not shown. */
+function isFirstVisit() {
+  try {
+    const seen = localStorage.getItem(SEEN);
+    localStorage.setItem(SEEN, "yes");
+    return seen == null;
+  } catch {
+    return false;
+  }
+}
+
+/** The iteration of the run that is nearest to three guesses of which two hold; null if none shows a guess that fails. */
+function exampleIn({ lanes }) {
+  const far = (it) => Math.abs(it.drafted - 3) + Math.abs(it.accepted - 2);
+  const shown = lanes.flatMap((lane) => lane.iterations).filter((it) => !it.parents && it.accepted && it.accepted < it.drafted && it.own && it.drafted < NUMBERS.length);
+  return shown.reduce((best, it) => (!best || far(it) < far(best) ? it : best), null);
+}
+
+const word = (n, noun = "") => `${NUMBERS[n]}${noun && ` ${noun}${n === 1 ? "" : "s"}`}`;
+
+/** Shows it over the player's race, whose replay waits for its end: by itself, or at any click or key. */
+function open(player) {
+  const it = isFirstVisit() && exampleIn(player.model), still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (!it) return;
+  const said = aria(el("ol", "sp-opening-said"), { live: "polite" }), row = el("p", "sp-opening-row");
+  const node = aria(el("div", "sp-opening", row, said, el("p", "sd-mute", "Any click or key ends this.")), { role: "region", label: "What speculative decoding is" });
+  const boxes = it.guesses.map(({ text }) => tokenBox(text, "waiting"));
+  const acts = [
+    ...boxes.map((box, k) => [k ? GUESS_MS : 0, () => { row.append(box); if (!k) say(`The small model guesses ${word(it.drafted, "token")} ahead: words, or pieces of words.`); }]),
+    [GUESS_MS, () => { row.classList.add("sp-opening-check"); say("The big model checks them all in one pass."); }],
+    [CHECK_MS, () => {
+      row.classList.remove("sp-opening-check");
+      row.replaceChildren(...it.guesses.map(({ text, outcome }) => tokenBox(text, outcome)), tokenBox(it.own.text, it.own.outcome));
+      say(`${word(it.accepted)[0].toUpperCase()}${word(it.accepted).slice(1)} ${it.accepted === 1 ? "holds" : "hold"}; then the big model puts its own token. That pass gave ${word(it.gives, "token")} instead of one.`);
+    }],
+    [READ_MS, end],
+  ];
+  function say(text) { said.append(el("li", "", text)); }
+  let timer = 0;
+  function next() {
+    const [wait, act] = acts.shift() ?? [];
+    if (act) timer = setTimeout(() => { act(); next(); }, wait);
+  }
+  function end() {
+    clearTimeout(timer);
+    for (const kind of ["click", "keydown"]) document.removeEventListener(kind, end, true);
+    node.remove();
+    if (!still) setTimeout(() => { if (player.t === 0) player.play(); }); // after what the click or key itself does
+  }
+  for (const kind of ["click", "keydown"]) document.addEventListener(kind, end, true);
+  player.race.append(node);
+  if (still) { for (const [, act] of acts.slice(0, -1)) act(); return; }
+  player.pause();
+  player.seek(0);
+  next();
 }

@@ -3,9 +3,8 @@
  * Gradio renders only static templates; texts of models and users are set with textContent.
  */
 
-import { RUN_FILE, ask, copied, opener, save } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, opener, save, unpackRun } from "../../core/js/files.js";
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
-import { unpackRun } from "../../core/js/packing.js";
 import { mount } from "../../player/js/main.js";
 import { asksForAnother, packedRun, takeOver } from "./early.js";
 import { carry, explain } from "./learn.js";
@@ -50,27 +49,17 @@ class Race {
       this.shown();
       return;
     }
-    if (packed) {
-      this.openPacked(packed).catch((error) => { if (value) this.receive(value); this.refuse(error); });
-      return;
-    }
-    if (run == null) {
-      if (asksForAnother(query)) {
-        this.root.hidden = true;  // until there is a run to show: an unrelated one must not play meanwhile
-        this.status.say("The form is filled in from this link: press Run.");
-      } else if (value) this.receive(value);
-      else this.status.say("There is no recorded run here: press Run to make one.");
-      return;
-    }
-    this.open(run, Number.isFinite(t) ? t : null).catch((error) => {
-      if (value) this.receive(value);
-      this.refuse(error);
-    });
-  }
-
-  /** Says why a link cannot be followed, after what comes in its place is shown. */
-  refuse(error) {
-    this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
+    if (packed || run != null) {
+      const opening = packed ? this.openPacked(packed) : this.open(run, Number.isFinite(t) ? t : null);
+      opening.catch((error) => { // which is said after what comes in its place is shown
+        if (value) this.receive(value);
+        this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
+      });
+    } else if (asksForAnother(query)) {
+      this.root.hidden = true;  // until there is a run to show: an unrelated one must not play meanwhile
+      this.status.say("The form is filled in from this link: press Run.");
+    } else if (value) this.receive(value);
+    else this.status.say("There is no recorded run here: press Run to make one.");
   }
 
   /** The run that a link carries in itself: its file, deflated, in base64. */

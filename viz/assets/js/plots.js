@@ -19,17 +19,10 @@ export function load() {
   return plotly;
 }
 
-/** A copy of `value` with every "var(--x)" replaced by its value at `node`. */
-function resolved(value, style) {
-  if (typeof value === "string") {
-    const name = /^var\((--[\w-]+)\)$/.exec(value);
-    return name ? style.getPropertyValue(name[1]).trim() || "#808080" : value;
-  }
-  if (Array.isArray(value)) return value.map((one) => resolved(one, style));
-  if (value && typeof value === "object") {
-    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, resolved(one, style)]));
-  }
-  return value;
+/** A copy of `figure` with every "var(--x)" replaced by its value in `style`. */
+function resolved(figure, style) {
+  const valueOf = (_, name) => JSON.stringify(style.getPropertyValue(name).trim() || "#808080");
+  return JSON.parse(JSON.stringify(figure).replace(/"var\((--[\w-]+)\)"/g, valueOf));
 }
 
 /** The figure in the theme's colours, with light grids; the rest of the layout is that of viz/figures/drawing.py. */

@@ -1,7 +1,8 @@
 /* A small chart in SVG, redrawn within a frame. Colours come from the page's variables and are never the only mark. */
 
 import { el, isNarrow, svg } from "./dom.js";
-import { clamp } from "./format.js";
+import { clamp, times } from "./format.js";
+import { SL_CAP } from "./replay.js";
 
 /** In the units of the viewBox: a smaller drawing on a phone, so that its letters stay readable. */
 export function chartSize() {
@@ -9,7 +10,8 @@ export function chartSize() {
   return { width: narrow ? 360 : 640, height: narrow ? 260 : 300, left: 40, right: 12, top: 16, bottom: 36 };
 }
 
-function niceStep(range, wanted = 5) {
+/** A round step that divides `range` into about `wanted` parts. */
+export function niceStep(range, wanted = 5) {
   const rough = range / wanted, power = 10 ** Math.floor(Math.log10(rough || 1));
   return [1, 2, 2.5, 5, 10].map((k) => k * power).find((step) => step >= rough);
 }
@@ -45,4 +47,18 @@ function drawSeries({ points, kind, cls }, sx, sy) {
   if (kind === "dots") return points.map(diamond);
   const path = points.map(([x, y], i) => `${i ? "L" : "M"}${sx(x).toFixed(1)} ${sy(y).toFixed(1)}`).join("");
   return [svg("path", { d: path, class: `sd-line sd-chart-${kind} ${cls}` })];
+}
+
+/** Speedup over the static SL: `sweep` is simulated, `ran` are the model's lanes with this draft; further series follow. */
+export function speedupChart(label, model, draft, sweep, { simulated = "simulated", ran = "measured", more = [] } = {}) {
+  const best = sweep.reduce((a, b) => (b.speedup > a.speedup ? b : a));
+  return lineChart({
+    label, x: { min: 1, max: SL_CAP, label: "SL: guesses per check" },
+    series: [
+      { name: simulated, kind: "line", cls: "sd-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
+      { name: ran, kind: "dots", cls: "sd-s2", points: model.timedStatics(draft).map(([sl, speed]) => [sl, speed, `SL ${sl}: ${times(speed)} on the clock`]) },
+      ...more,
+    ],
+    marks: [{ x: best.sl, y: best.speedup, text: `best with hindsight: SL ${best.sl}, ${times(best.speedup)}` }],
+  });
 }

@@ -89,13 +89,19 @@ export class RunModel {
   }
 
   /** Static SLs from 1 on, simulated, also under other costs: [{sl, speedup}]. */
-  sweep(costs = this.costs, draft = this.draft, longest = SL_CAP) {
-    const replay = this.replay(draft), key = costs === this.costs ? `${draft}/${longest}` : null;
+  sweep(costs = this.costs, draft = this.draft) {
+    const replay = this.replay(draft), key = costs === this.costs ? draft : null;
     if (!replay) return [];
     if (this.sweeps.has(key)) return this.sweeps.get(key);
-    const found = Array.from({ length: longest }, (_, i) => ({ sl: i + 1, speedup: simulate(replay, costs, new Static(i + 1), this.ending).speedup }));
+    const found = Array.from({ length: SL_CAP }, (_, i) => ({ sl: i + 1, speedup: simulate(replay, costs, new Static(i + 1), this.ending).speedup }));
     if (key) this.sweeps.set(key, found);
     return found;
+  }
+
+  /** What the static lanes of `draft` gained on the clock: [SL, speedup]. */
+  timedStatics(draft) {
+    const ran = this.lanes.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup);
+    return ran.map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median]).filter(([sl]) => sl <= SL_CAP);
   }
 
   bestStatic(costs = this.costs, draft = this.draft) {

@@ -1,4 +1,4 @@
-/* Tokens in boxes; a model's most probable tokens, and how probable they are. */
+/* What a run shows in small: tokens in boxes, a model's most probable tokens, the picture in its prompt. */
 
 import { aria, el } from "./dom.js";
 import { clamp, percent, visible } from "./format.js";
@@ -31,4 +31,11 @@ function topList(title, rows, shown) {
 export function tops(draft = [], target = [], shown = percent) {
   const titled = [["The draft would say", draft], ["The target would say", target]];
   return el("div", "sd-tops", ...titled.filter(([, rows]) => rows.length).map(([title, rows]) => topList(title, rows, shown)));
+}
+
+/** The picture with what it decided, in a run's payload or model; nothing for a run without one. */
+export function pictureFigure({ picture, seen }) {
+  if (!picture) return [];
+  const image = Object.assign(document.createElement("img"), { src: picture.src, alt: picture.alt, width: 96, height: 96 });
+  return [image, el("figcaption", "", el("b", "", seen), el("span", "", picture.caption))];
 }

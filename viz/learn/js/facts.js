@@ -5,8 +5,7 @@
  */
 
 import { fixed, small, times, visible } from "../../core/js/format.js";
-import { checkCost, withCosts } from "../../core/js/replay.js";
-import { breakEven } from "./theory.js";
+import { breakEven, checkCost, withCosts } from "../../core/js/replay.js";
 
 export const FACTS = {
   tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "acceptance rule", draft: "name of the draft",

@@ -7,15 +7,14 @@
  */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
-import { RUN_FILE, ask, copied, opener } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, opener, unpackRun } from "../../core/js/files.js";
 import { RunModel } from "../../core/js/run.js";
-import { unpackRun } from "../../core/js/packing.js";
 import { factsOf, ruleOf } from "./facts.js";
 import { Lessons } from "./lessons.js";
+import { Words } from "./papers.js";
 import { Play } from "./play.js";
 import { Steps } from "./steps.js";
 import { WhatIf } from "./whatif.js";
-import { Words } from "./words.js";
 
 const PLACES = [["lessons", "Lessons"], ["steps", "Step by step"], ["play", "Be the policy"], ["whatif", "What if"], ["words", "Words"]];
 const OF_A_RUN = ["steps", "play", "whatif"], PRESENTING = "→ or space: next · ←: back · a: the answers · Esc: exit";

@@ -1,12 +1,11 @@
 /* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
 import { aria, button, el } from "../../core/js/dom.js";
-import { pictureFigure } from "../../core/js/picture.js";
-import { opener, printNode, save } from "../../core/js/files.js";
+import { memory, opener, printNode, save } from "../../core/js/files.js";
 import { clamp, count } from "../../core/js/format.js";
+import { pictureFigure } from "../../core/js/tokens.js";
 import { checksChart, lanesChart } from "./charts.js";
 import { FACTS, chanceAt, factsOf, fill, iterationFacts } from "./facts.js";
-import { memory } from "./fields.js";
 import { KINDS, exampleOf } from "./kinds.js";
 import { goalsOf, handout, teachersPage } from "./papers.js";
 import { Question } from "./questions.js";
@@ -24,7 +23,7 @@ export class Lessons {
   constructor(learn) {
     Object.assign(this, { learn, lesson: null, at: 0, results: new Map() });
     this.node = aria(el("section", "sl-lessons"), { label: "Lessons" });
-    this.progress = memory.read("progress", {});
+    this.progress = memory.read("learn-progress", {});
   }
 
   get model() { return this.learn.model; }
@@ -90,7 +89,7 @@ export class Lessons {
     const done = new Set(this.progress[this.lesson.id] || []);
     done.add(this.at);
     this.progress[this.lesson.id] = [...done];
-    memory.write("progress", this.progress);
+    memory.write("learn-progress", this.progress);
     this.dots?.replaceWith(this.dots = this.buildDots());
   }
 

@@ -1,8 +1,10 @@
-/* What is read apart from the screen: a lesson's handout, and the teacher's page with goals and answers. */
+/* What is read apart from the screen, too: a lesson's handout, the teacher's page with goals and answers, the glossary. */
 
-import { el, table } from "../../core/js/dom.js";
+import { aria, button, definitions, el, table } from "../../core/js/dom.js";
+import { printNode } from "../../core/js/files.js";
 import { costSentence, iterationSentence } from "../../core/js/sentences.js";
 import { tokenBox } from "../../core/js/tokens.js";
+import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
 import { factsOf, fill, iterationFacts } from "./facts.js";
 import { exampleOf } from "./kinds.js";
 import { answersOf } from "./questions.js";
@@ -77,3 +79,19 @@ export async function teachersPage(lessons, all) {
 }
 
 export const goalsOf = ({ goals = [] }) => el("ul", "sl-goals", ...goals.map((goal) => el("li", "", goal)));
+
+/** The glossary, printable. */
+export class Words {
+  constructor(learn) {
+    this.learn = learn;
+    this.node = aria(el("section", "sl-words"), { label: "Words" });
+  }
+
+  build() {
+    if (this.node.children.length) return;
+    const list = () => definitions(Object.entries({ ...GLOSSARY, ...MORE_WORDS }), "sl-glossary");
+    const print = button("Print these words", () => printNode(el("div", "sl-handout", el("h1", "", "Words of speculative decoding"), list())));
+    const marks = el("p", "sl-marks", ...["accepted", "rejected", "dropped", "correction", "bonus", "plain"].map((fate) => tokenBox(fate, fate)));
+    this.node.append(el("div", "sl-card", el("h2", "", "Words"), marks, list(), print));
+  }
+}

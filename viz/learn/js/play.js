@@ -1,13 +1,13 @@
 /* Be the policy: guess on or check now, on the recorded guesses and the measured costs; then write a policy. */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
+import { memory } from "../../core/js/files.js";
 import { count, fixed, small, times } from "../../core/js/format.js";
 import { pieces, piecesAfter } from "../../core/js/pieces.js";
 import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
 import { Replay, SL_CAP, bestSplit, checkCost, cutChain, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
 import { speedBars } from "./charts.js";
 import { ExpressionError, MAX_SOURCE, WRITTEN_NAMES, Written } from "./expression.js";
-import { memory } from "./fields.js";
 import { iterationSentence } from "../../core/js/sentences.js";
 import { guessCell, ownCell, promptBefore } from "./steps.js";
 
@@ -59,7 +59,7 @@ export class Play {
   guessOn() { this.game.guessOn(); this.build("on"); }
   check() { this.game.check(); if (this.game.over) this.keepBest(); this.build("check"); }
 
-  get bestKey() { return `best/${this.model.id}/${this.game.replay.n}`; }
+  get bestKey() { return `learn-best/${this.model.id}/${this.game.replay.n}`; }
   keepBest() {
     const best = memory.read(this.bestKey, 0);
     this.game.isBest = this.game.speedup > best;
@@ -86,7 +86,7 @@ export class Play {
 
   intro() {
     const cost = this.model.costs, draft = this.model.draft, lengths = this.lengths();
-    const best = memory.read(`best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
+    const best = memory.read(`learn-best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
     return el("div", "sl-card", el("h2", "", "You decide: guess on, or check now?"),
       el("p", "", `The draft shows one guess at a time and how sure it is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
       el("p", "", "Keys: → or g guesses on, ↓ or c checks now."),

@@ -1,13 +1,11 @@
 /* What if the draft were cheaper, the SL longer, checks free? Computed by replay and by the closed form. */
 
-import { aria, button, el, select } from "../../core/js/dom.js";
+import { aria, button, el, range, select } from "../../core/js/dom.js";
 import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
-import { lineChart } from "../../core/js/charts.js";
-import { Confidence, parseLane } from "../../core/js/policies.js";
-import { withCosts } from "../../core/js/replay.js";
+import { speedupChart } from "../../core/js/charts.js";
+import { Confidence } from "../../core/js/policies.js";
+import { SL_CAP, breakEven, modelSpeedup, withCosts } from "../../core/js/replay.js";
 import { HeatMap, speedBars } from "./charts.js";
-import { numberField, slider } from "./fields.js";
-import { breakEven, modelSpeedup } from "./theory.js";
 
 const CHECKS = {
   measured: ["as measured", (costs) => costs.v],
@@ -22,7 +20,7 @@ const PRESETS = {
   free: ["checks are free", (c) => ({ c, checks: "free" })],
   costly: ["checks are not free", (c) => ({ c, checks: "quarter" })],
 };
-const LONGEST = 20, MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1)), COSTS = [0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]; // closer where drafts are
+const MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1)), COSTS = [0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]; // closer where drafts are
 
 export class WhatIf {
   constructor(learn) {
@@ -43,14 +41,14 @@ export class WhatIf {
     this.cost = this.measured; // exact; the slider has steps
     this.c = slider("Cost of a guess, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.001, value: this.measured, shown: small },
       (c) => { this.cost = c; this.draw(); });
-    this.sl = slider("SL (guesses per check)", { min: 1, max: LONGEST, step: 1, value: 5 }, redraw);
+    this.sl = slider("SL (guesses per check)", { min: 1, max: SL_CAP, step: 1, value: 5 }, redraw);
     this.threshold = slider("Confidence threshold", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
     this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
     this.presets = el("p", "sl-bar", el("span", "sd-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key), { pressed: key === "measured" })));
     const drafts = model.drafts;
     const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
     this.out = el("div", "sl-whatif-out");
-    const rows = Array.from({ length: LONGEST }, (_, i) => i + 1);
+    const rows = Array.from({ length: SL_CAP }, (_, i) => i + 1);
     this.byMatch = new HeatMap({ columns: MATCHES, rows, xLabel: "match rate", yLabel: "SL", xText: fixed });
     this.byCost = new HeatMap({ columns: COSTS, rows, xLabel: "c", yLabel: "SL", xText: fixed });
     this.maps = el("div", "sl-maps", this.byMatch.node, this.byCost.node);
@@ -93,26 +91,22 @@ export class WhatIf {
 
   costsAt(c) { return withCosts(this.model.costs, this.draft, { c, v: CHECKS[this.checks.value][1](this.model.costs) }); }
 
-  get key() { return null; }
-
   draw() {
-    const { model, draft, costs } = this, alpha = model.matchRate(draft), sweep = model.sweep(costs, draft, LONGEST), sl = this.sl.value;
+    const { model, draft, costs } = this, alpha = model.matchRate(draft), sweep = model.sweep(costs, draft), sl = this.sl.value;
     const best = sweep.reduce((a, b) => (b.speedup > a.speedup ? b : a)), chosen = sweep[sl - 1];
     const confidence = model.simulated("", new Confidence(this.threshold.value), { draft, costs });
     const mean = confidence.iterations.reduce((sum, it) => sum + it.drafted, 0) / confidence.iterations.length;
     const closed = sweep.map((one) => [one.sl, modelSpeedup(alpha, one.sl, costs, draft)]);
-    const points = model.lanes.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup)
-      .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median, `${lane.name}: ${times(lane.speedup.median)} on the clock`]);
-    const chart = lineChart({ label: "Speed relative to plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" },
-      series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sd-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
-        { name: `model: every guess holds with probability ${percent(alpha)}`, kind: "dash", cls: "sd-s1", points: closed },
-        { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sd-s2", points },
-        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sd-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.median, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.median)}`]] }],
-      marks: [{ x: best.sl, y: best.speedup, text: `best with hindsight: SL ${best.sl}, ${times(best.speedup)}` }] });
+    const asConfident = `Confidence ${fixed(this.threshold.value)}`, reached = confidence.speedup.median;
+    const chart = speedupChart("Speed relative to plain decoding over the SL", model, draft, sweep, {
+      simulated: "simulated: the recorded guesses at these costs", ran: "measured on the clock, at the measured costs",
+      more: [{ name: `model: every guess holds with probability ${percent(alpha)}`, kind: "dash", cls: "sd-s1", points: closed },
+        { name: `${asConfident}, at its mean SL`, kind: "dots", cls: "sd-s3", points: [[clamp(mean, 1, SL_CAP), reached, `${asConfident}: ${times(reached)}`]] }],
+    });
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `With hindsight, the best SL is ${best.sl}, ${times(best.speedup)}.` : `No SL gains anything: plain decoding is best from c = ${small(this.turningPoint())} on.`));
     aria(said, { role: "status" });
-    this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.median)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
+    this.out.replaceChildren(...[said, el("p", "sl-more", `${asConfident} would reach ${times(reached)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }
@@ -150,10 +144,30 @@ export class WhatIf {
     const rows = [
       ["Above which c is every static SL a loss on this text, with checks as chosen?", () => this.turningPoint(), 0.05, fixed],
       ["Which SL would be best if the draft were twice as fast?", () => best(at(this.measured / 2)).sl, 0, String],
-      ["If the draft were as slow as the target (c = 1), how fast would SL 1 be, relative to plain decoding?", () => model.sweep(at(1), this.draft, 1)[0].speedup, 0.03, times],
+      ["If the draft were as slow as the target (c = 1), how fast would SL 1 be, relative to plain decoding?", () => model.sweep(at(1), this.draft)[0].speedup, 0.03, times],
     ];
     return el("div", "sl-card", el("h3", "", "Find out with the sliders"), ...rows.map(([text, answer, tolerance, shown]) => numberQuestion(text, answer, tolerance, shown)));
   }
+}
+
+// ---------------------------------------------------------------- fields
+
+/** A labelled slider: {node, value, set}. */
+function slider(label, { min, max, step, value, shown = String }, act) {
+  const output = el("output", "sl-value"), input = range(label, { min, max, step, value, cls: "sl-slider" }, (x) => { say(); act(x); });
+  const say = () => { output.textContent = shown(Number(input.value)); aria(input, { valuetext: output.textContent }); };
+  say();
+  return { node: el("label", "sl-slide", el("span", "sl-slider-name", label), input, output), input, get value() { return Number(input.value); },
+    set(x) { input.value = x; say(); } };
+}
+
+/** A number field: {node, value}; value is null, and the field marked invalid, for anything but a number in range. */
+function numberField(label, value, { min = 0, max = 1e6, step = "any" } = {}, act = () => {}) {
+  const input = el("input", "sl-number");
+  Object.assign(input, { type: "number", min, max, step, value, inputMode: "decimal" });
+  const read = () => (input.value !== "" && input.checkValidity() ? Number(input.value) : null);
+  input.addEventListener("input", () => { aria(input, { invalid: read() == null }); act(); });
+  return { node: el("label", "sl-field", el("span", "", label), input), input, get value() { return read(); }, set(x) { input.value = x; } };
 }
 
 function numberQuestion(text, answer, tolerance, shown) {

@@ -18,10 +18,7 @@ const TERM = new RegExp(`(?<![\\w-])(?:${ESCAPED.join("|")})(?![\\w-]|\\+\\+)`, 
 export const termOf = (text) => (text in GLOSSARY ? text : SPELLINGS[text] || "");
 
 export function termButton(text) {
-  const node = el("button", "sd-term", text);
-  node.type = "button";
-  node.sdTerm = termOf(text);
-  return node;
+  return Object.assign(el("button", "sd-term", text), { type: "button", sdTerm: termOf(text) });
 }
 
 /** `text` as nodes; the first occurrence of each glossary word is a button. */

@@ -6,8 +6,7 @@ import { Lane, countedFigures, thrownTexts } from "../../core/js/lanes.js";
 import { Joiner, NEAR } from "../../core/js/pieces.js";
 import { LETTERS } from "../../core/js/words.js";
 import { say } from "./glossary.js";
-import { Player } from "./player.js";
-import { fittingSpeed } from "./speeds.js";
+import { Player, fittingSpeed } from "./player.js";
 
 /** The texts of a growing lane. */
 class LiveText {

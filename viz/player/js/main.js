@@ -6,7 +6,6 @@ import "./live.js";
 import "./lookahead.js";
 import { Player } from "./player.js";
 import "./pointing.js";
-import "./roving.js";
 import "./shell.js";
 import "./simulation.js";
 

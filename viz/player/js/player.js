@@ -1,6 +1,6 @@
 /* Speculoscope's player: replays one run, several lanes on one clock. Framework-free, no build step.
  *
- *   const player = Speculoscope.mount(root, {details, autoplay, globalKeys});
+ *   const player = Speculoscope.mount(root, {details, globalKeys});
  *   details: async (lane index, iteration, index) => dict of payload.py's token_details
  *   player.load(payload)        payload.py's run_payload, as an object
  *   player.hear({kind, data})   live: the next event, of decoding/records/events.py. "iterations" data also
@@ -14,20 +14,36 @@
  */
 
 import { aria, el } from "../../core/js/dom.js";
-import { pictureFigure } from "../../core/js/picture.js";
 import { clamp, clockText } from "../../core/js/format.js";
 import { lastAtMost } from "../../core/js/lanes.js";
 import { RunModel } from "../../core/js/run.js";
+import { pictureFigure } from "../../core/js/tokens.js";
 import { say } from "./glossary.js";
 import { readPanel, thresholdPanels, timePanel } from "./panels.js";
 import { Popup } from "./popup.js";
-import { fittingSpeed } from "./speeds.js";
+
+export const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4];
+const DENOMINATORS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
+const REPLAY_SECONDS = 8; // default duration of the slowest lane
+
+export function speedText(speed) {
+  if (speed === 1) return "real time";
+  return speed > 1 ? `${speed}× real time` : `1/${Math.round(1 / speed)} of real time`;
+}
+
+/** The speed at which `seconds` take about REPLAY_SECONDS, rounded to a simple number. */
+export function fittingSpeed(seconds) {
+  const wanted = REPLAY_SECONDS / Math.max(seconds, 1e-6);
+  if (wanted <= 0.75) return wanted < 0.375 ? 4 : 2;
+  const near = (best, d) => (Math.abs(Math.log(d / wanted)) < Math.abs(Math.log(best / wanted)) ? d : best);
+  return 1 / DENOMINATORS.reduce(near);
+}
 
 /** One clock for all lanes. */
 export class Player {
   constructor(root, options) {
     this.root = root;
-    this.options = Object.assign({ details: null, autoplay: true, globalKeys: false }, options);
+    this.options = Object.assign({ details: null, globalKeys: false }, options);
     this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = []; this.sls = [];
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
     this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.cleanups = [];
@@ -47,7 +63,7 @@ export class Player {
     this.select(Math.max(0, payload.lead ?? 0));
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.seek(still ? this.total : 0);
-    if (this.options.autoplay && !still) this.play();
+    if (!still) this.play();
   }
 
   /** Replaces the run on screen by the same run with more repeats; the replay continues where it is. */

@@ -7,6 +7,11 @@ import { explanation, termOf } from "./glossary.js";
 import { Player } from "./player.js";
 import { detailNodes } from "./popup.js";
 
+// The small buttons of one place share one Tab stop, and arrow keys lead from one to the next.
+const PLACES = ".sd-words, .sd-legend, .sd-strips, .sd-sim-under, .sd-bar, .sd-col, .sd-panel";
+const SHARING = ".sd-term, .sd-fig, .sd-chip, button.sd-name";
+const AHEAD = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+
 const Pointing = {
   select(number) {
     this.selected = number;
@@ -310,6 +315,32 @@ const Pointing = {
       aria(node, { role: "button", label: `${ends ? "end of the text" : visible(text)}, ${outcome}`, describedby: this.popup.node.id });
       node.focus({ preventScroll: false });
       break;
+    }
+    return true;
+  },
+
+  /** Makes the first button of every place within `node` its Tab stop; of the lanes' names, the selected one. */
+  shareStops(node = this.root) {
+    const seen = new Set();
+    for (const one of node.querySelectorAll(SHARING)) {
+      const place = one.closest(PLACES), waits = one.getAttribute("aria-pressed") === "false" && one.classList.contains("sd-name");
+      if (!place) continue;
+      one.tabIndex = seen.has(place) || waits ? -1 : 0;
+      if (!waits) seen.add(place);
+    }
+  },
+
+  /** Moves the focus among the buttons of a place. Returns whether the key was meant for that. */
+  rove({ key, target }) {
+    const node = target.closest && target.closest(SHARING), place = node && node.closest(PLACES);
+    const sideways = key === "ArrowLeft" || key === "ArrowRight";
+    if (!place || !AHEAD[key] || (sideways && node.classList.contains("sd-name"))) return false;  // these step the lane
+    const all = [...place.querySelectorAll(SHARING)].filter((one) => one.offsetParent && one.closest(PLACES) === place);
+    const next = all[all.indexOf(node) + AHEAD[key]];
+    if (next) {
+      node.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
     }
     return true;
   },

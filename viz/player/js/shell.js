@@ -1,13 +1,13 @@
 // The parts of the page that do not depend on the run: transport, legend, axis, columns.
 
+import { niceStep } from "../../core/js/charts.js";
 import { aria, button, el, isNarrow, range, select, svg } from "../../core/js/dom.js";
 import { times } from "../../core/js/format.js";
 import { FATES } from "../../core/js/words.js";
 import { guide, termButton, termed } from "./glossary.js";
 import { SlStrip } from "./lookahead.js";
 import { figureButton } from "./panels.js";
-import { Player } from "./player.js";
-import { SPEEDS, speedText } from "./speeds.js";
+import { Player, SPEEDS, speedText } from "./player.js";
 import { Strip } from "./strip.js";
 import { TextView } from "./textview.js";
 
@@ -182,9 +182,7 @@ const Shell = {
 
   buildAxis() {
     const width = this.axis.clientWidth || 900;
-    const rough = this.total / Math.max(2, Math.min(5, Math.floor(width / 80)));  // so that labels do not touch on a phone
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough);
+    const step = niceStep(this.total, Math.max(2, Math.min(5, Math.floor(width / 80))));  // so that labels do not touch on a phone
     const inner = el("div", "sd-axis-in");
     for (let t = 0; t <= this.total * 1.0001; t += step) {
       const tick = el("span", "", this.total < 0.5 ? `${Math.round(t * 1e5) / 100} ms` : `${Number(t.toPrecision(3))} s`);
