@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from decoding.engines.pair import Pair, load_pair
 from decoding.engines.slim import FEATURE_FILE
 from decoding.records import pairs
-from training.align.heads import HeadsDraft
+from training.align.feature import HeadsDraft
 
 from .tiny_pair import make_lively_pair
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from decoding.analysis.whatif import simulate, with_costs
+from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.registry import make_policy
 from decoding.records.run_file import to_plain
 from decoding.records.trace import Chain, Costs, Guesses
 from viz.player.payload import tuned as page_tuned

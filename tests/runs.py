@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from decoding.analysis.whatif import Replay, simulate
 from decoding.lookahead.base import LookaheadPolicy
+from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.registry import make_policy
 from decoding.records.request import CompareRequest
 from decoding.records.trace import (
     Chain,

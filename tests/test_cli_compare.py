@@ -72,7 +72,7 @@ def test_a_closed_pipe_costs_no_run(tiny_pair, tmp_path, monkeypatch):
 
 
 def test_where_nothing_can_be_written_is_said_before_the_run(tiny_pair, tmp_path, monkeypatch):
-    monkeypatch.setattr("decoding.backends.jobs.Jobs", None)  # nothing is to run
+    monkeypatch.setattr("decoding.cli.compare.Jobs", None)  # nothing is to run
     status, _, err = command(*arguments(tiny_pair, "--out", str(tmp_path)))
     assert status == 2 and "is a folder: name the file" in err
     if Path("/proc").is_dir():
@@ -150,7 +150,7 @@ def test_ctrl_c_cancels_and_says_so(tmp_path, monkeypatch):
                 if kind == "iterations":
                     os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr("decoding.backends.jobs.Jobs", Interrupted)
+    monkeypatch.setattr("decoding.cli.compare.Jobs", Interrupted)
     path = tmp_path / "run.json"
     words = ["compare", "--prompt", "x", "--lanes", "autoregressive,static:5", "--out", str(path)]
     status, out, err = command(*words)

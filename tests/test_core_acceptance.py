@@ -17,8 +17,7 @@ from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import Coupling, Greedy, Sampling
 from decoding.loop.drafting import ModelDraft
-from decoding.loop.noise import gumbel_noise, gumbel_row
-from decoding.loop.sampling import Shaping, softmax
+from decoding.loop.sampling import Shaping, gumbel_noise, gumbel_row, softmax
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 

@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 
 from decoding.analysis.steadiness import contradictions
 from decoding.comparison import costs
-from decoding.comparison.cost_curves import contradiction, fit_steps, fit_verification
-from decoding.comparison.costs import cost_rounds, measure_costs, measure_decision
+from decoding.comparison.costs import (
+    contradiction,
+    cost_rounds,
+    fit_steps,
+    fit_verification,
+    measure_costs,
+    measure_decision,
+)
 from decoding.comparison.prepare import prepare
 from decoding.records.request import CompareRequest
 

@@ -14,7 +14,7 @@ from decoding.lookahead.base import DraftState
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.device_drafting import DeviceDraft, Waiting
 from decoding.loop.drafting import ModelDraft, NgramDraft
-from decoding.loop.verifying import DeviceVerifier, HostVerifier, make_verifier
+from decoding.loop.speculative import make_verifier, verify_on_device, verify_on_host
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
@@ -145,12 +145,12 @@ def test_graphs_are_recorded_off_the_clock(graph_pair):
 def test_who_works_where(pairs):
     greedy = prepare(CompareRequest(PROMPT, lanes=["static:2"]), pairs[1])
     assert isinstance(greedy.source("draft"), DeviceDraft)
-    assert isinstance(make_verifier(pairs[1].target, None, greedy.rule), DeviceVerifier)
+    assert make_verifier(pairs[1].target, None, greedy.rule).func is verify_on_device
     assert isinstance(make_draft(pairs[1], "ngram", greedy.rule), NgramDraft)
     coupled = prepare(CompareRequest(PROMPT, lanes=["static:2"], rule="coupling", temperature=1.0), pairs[1])
     assert type(coupled.source("draft")) is ModelDraft
-    assert isinstance(make_verifier(pairs[1].target, None, coupled.rule), HostVerifier)
-    assert isinstance(make_verifier(pairs[0].target, None, greedy.rule), HostVerifier)
+    assert make_verifier(pairs[1].target, None, coupled.rule).func is verify_on_host
+    assert make_verifier(pairs[0].target, None, greedy.rule).func is verify_on_host
 
 
 def test_the_other_rules_work_with_the_engine_too(pairs):

@@ -21,9 +21,8 @@ from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop import drafting
 from decoding.loop.drafting import DraftAbilities, ModelDraft, ModelFreeDraft, NgramDraft
-from decoding.records import model_free
-from decoding.records.model_free import ModelFree
-from decoding.records.pairs import DraftKind, read_pair
+from decoding.records import pairs
+from decoding.records.pairs import DraftKind, ModelFree, read_pair
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 from tests.tiny_pair import make_tiny_pair
@@ -45,7 +44,7 @@ class Counting(NgramDraft):
 @pytest.fixture
 def counting(monkeypatch):
     monkeypatch.setitem(drafting.MODEL_FREE, "counting", Counting)
-    monkeypatch.setitem(model_free.MODEL_FREE, "counting", ModelFree("counting", "a counter", "it counts"))
+    monkeypatch.setitem(pairs.MODEL_FREE, "counting", ModelFree("counting", "a counter", "it counts"))
 
 
 def test_it_runs_loses_nothing_and_has_a_chain(counting):
@@ -89,7 +88,7 @@ class Listening(ModelFreeDraft):
 @pytest.fixture
 def listening(monkeypatch):
     monkeypatch.setitem(drafting.MODEL_FREE, "listening", Listening)
-    monkeypatch.setitem(model_free.MODEL_FREE, "listening", ModelFree("listening", "a listener", "it listens"))
+    monkeypatch.setitem(pairs.MODEL_FREE, "listening", ModelFree("listening", "a listener", "it listens"))
 
 
 COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"listening": 0.1, "weak": 0.1}, overhead=0.0)

@@ -16,18 +16,17 @@ from transformers import LlamaForCausalLM
 
 from decoding.analysis.trees import Growth, simulate_trees
 from decoding.analysis.whatif import simulate
-from decoding.comparison.chain import chain_of, foresee
+from decoding.comparison.chain import chain_of, foresee, grow_along
 from decoding.comparison.costs import measure_costs
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import Prepared, prepare
-from decoding.comparison.trees import grow_along
 from decoding.engines import loading
 from decoding.engines.cuda import CudaModel
 from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.slim import FEATURE_FILE
 from decoding.errors import UserError
+from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.registry import make_policy
 from decoding.records import pairs
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Chain, Costs

@@ -14,15 +14,14 @@ from decoding.analysis.lane_figures import lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.trees import simulate_trees
 from decoding.analysis.whatif import simulate, simulate_lane
-from decoding.comparison.chain import chain_of
+from decoding.comparison.chain import chain_of, grow_along
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
-from decoding.comparison.trees import grow_along
 from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP, TREE_CAP
+from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.registry import make_policy
-from decoding.lookahead.specs import evaluated_lanes
+from decoding.lookahead.spec import evaluated_lanes
 from decoding.records.proposal import depths_of
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json

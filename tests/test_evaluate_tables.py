@@ -11,7 +11,7 @@ import pytest
 from decoding.analysis.bootstrap import Bootstrap, clock_noise
 from decoding.analysis.whatif import with_costs
 from decoding.cli.evaluate import show_result
-from decoding.comparison.cost_curves import smooth_costs
+from decoding.comparison.costs import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.drafts import break_even_c, candidates, clocked_figures, plain_on_clock

@@ -12,9 +12,9 @@ import pytest
 
 from decoding.engines.pair import load_pair
 from decoding.loop import drafting
-from decoding.records import model_free
+from decoding.records import pairs
 from decoding.records import pairs as pairs_module
-from decoding.records.model_free import ModelFree
+from decoding.records.pairs import ModelFree
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import load_run
 
@@ -55,7 +55,7 @@ def test_a_draft_is_a_class_and_two_rows(monkeypatch):
     found: dict = {}
     exec(compile(block("python", "Add a draft"), "extending.md", "exec"), found)  # our own documentation
     monkeypatch.setitem(drafting.MODEL_FREE, "repeating", found["Repeating"])
-    monkeypatch.setitem(model_free.MODEL_FREE, "repeating", ModelFree("repeating", "repetition", "it repeats"))
+    monkeypatch.setitem(pairs.MODEL_FREE, "repeating", ModelFree("repeating", "repetition", "it repeats"))
     lanes = ["autoregressive", "repeating/static:3", "repeating/oracle"]
     run = finished_run(CompareRequest("abcdabcd", lanes=lanes, max_new_tokens=40, repeats=1), ToyPair())
     assert all(trace.verdict.same for trace in run.lanes) and set(run.chains) == {"repeating"}

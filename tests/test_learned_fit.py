@@ -17,7 +17,7 @@ from decoding.engines.inputs import FINAL, EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
 from decoding.fit import texts as texts_module
-from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt
+from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of
 from decoding.fit.costaware import recent_along, train_network, train_table
 from decoding.fit.data import LiveCollector, ParallelCollector, Positions, rows_of, split_texts
@@ -25,16 +25,14 @@ from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
 from decoding.fit.texts import FitOptions, greedy_texts
 from decoding.fit.training import Trained
-from decoding.fit.tuning import judged
 from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.costaware import chance, updated
 from decoding.lookahead.costaware_heads import repetition_inputs
-from decoding.lookahead.fitted import load_heads
+from decoding.lookahead.fitted import load_heads, make_policy
 from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ngrams import CELLS, N_LEVELS, Ngrams
 from decoding.lookahead.policy_files import read_policy
-from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST
 from decoding.loop.acceptance import Greedy
 from decoding.records.request import CompareRequest

@@ -18,11 +18,11 @@ from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneCont
 from decoding.lookahead.costaware import CostAware, least_latency, marginals, thresholds
 from decoding.lookahead.costaware_heads import TableHead
 from decoding.lookahead.disco import Disco
+from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.heads import HIGHEST, LOWEST, GuessFeatures, log_odds
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.ngrams import N_LEVELS
-from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST, Repetition, evidence_along
 from decoding.lookahead.specdecpp import SpecDecPlusPlus
 from decoding.records.request import CompareRequest

@@ -19,8 +19,7 @@ from decoding.engines.linears import DenseLinear
 from decoding.engines.loading import describe_model
 from decoding.engines.threads import TARGET_ROWS, best_use
 from decoding.errors import UserError
-from decoding.records.number_formats import CHOICES, FORMATS
-from decoding.records.request import CompareRequest, check_request
+from decoding.records.request import CHOICES, FORMATS, CompareRequest, check_request
 from tests.lean_models import CONFIGS, ids, lean, random_model
 
 FILE = """

@@ -17,7 +17,7 @@ from decoding.comparison.kept_costs import CostShelf, KnownCosts
 from decoding.comparison.kept_texts import KeptTexts
 from decoding.engines.choosing import target_formats
 from decoding.engines.formats.int4 import GROUP, Groups, Int4Linear, joined, round_to_groups
-from decoding.engines.gguf_groups import read_groups
+from decoding.engines.gguf import read_groups
 from decoding.engines.invariance import keeps_bits
 from decoding.engines.lean import LeanModel
 from decoding.engines.loading import describe_model
@@ -216,7 +216,7 @@ def test_other_families_are_refused_in_a_sentence(folders, tmp_path):
 
 
 def test_only_the_sizes_of_a_llama_are_read_from_a_file(file, monkeypatch):
-    monkeypatch.setattr("decoding.engines.gguf_groups._NAMES", {"ffn_up": "mlp.up_proj"})
+    monkeypatch.setattr("decoding.engines.gguf._NAMES", {"ffn_up": "mlp.up_proj"})
     found = read_groups(file, HEADS, HEADS)
     sizes = {name: groups.levels.shape[1] for name, groups in found.items()}
     assert sizes == {"model.layers.0.mlp.up_proj": HIDDEN}

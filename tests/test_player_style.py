@@ -9,7 +9,7 @@ from math import dist
 
 import pytest
 
-from decoding.lookahead.specs import all_specs
+from decoding.lookahead.spec import all_specs
 from decoding.records.pairs import find_pair
 from viz.core.assets import player_css, player_js
 from viz.player.lane_styles import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style

@@ -15,7 +15,7 @@ from decoding.evaluation.options import EvaluationOptions, default_lanes
 from decoding.evaluation.report import tables_of
 from decoding.evaluation.stages import open_evaluation
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.specs import all_specs
+from decoding.lookahead.spec import all_specs
 from decoding.records.run_file import load_run
 from decoding.records.suites import Prompt
 from viz.export import export_lesson

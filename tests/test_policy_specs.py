@@ -14,9 +14,9 @@ from decoding.errors import UserError
 from decoding.evaluation.losses import correct
 from decoding.evaluation.samples import replay_lane
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
+from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import is_usable, parse_lane, spec_of
-from decoding.lookahead.registry import make_policy
-from decoding.lookahead.specs import all_specs, evaluated_lanes, offered_lanes
+from decoding.lookahead.spec import all_specs, evaluated_lanes, offered_lanes
 from decoding.records.trace import Costs
 from tests.evaluations import sample
 from viz.choices import lane_choices

@@ -18,18 +18,17 @@ from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop, paths
 from training.__main__ import app
-from training.align import distil, feature_measure, feature_run, install, recipes, rows, stream, texts
+from training.align import distil, feature_run, install, recipes, rows, stream, texts
 from training.align import teacher as teachers
-from training.align.data import Texts, frequent_ids, read_texts
+from training.align.data import Texts, all_texts, frequent_ids, read_texts, shard_files
+from training.align.distil import LossRow
 from training.align.draft_folder import write_head_ids
 from training.align.measure import Interval
-from training.align.prompts import good_prompt, split_of
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
 from training.align.rows import RowDecoder
-from training.align.shards import all_texts, shard_files
+from training.align.stream import good_prompt, split_of
 from training.align.suite import suite_of
-from training.align.table import LossRow
 from training.align.teacher import ChatModel, Teacher, turns_of
 
 from .tiny_chat import make_tiny_chat
@@ -196,7 +195,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINTS", tmp_path / "checkpoints")
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
-    for module in (paths, teachers, distil, install, feature_run, feature_measure):
+    for module in (paths, teachers, distil, install, feature_run):
         for name, value in {
             "PAIR": pair,
             "TEXTS": written,
@@ -310,7 +309,7 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
         monkeypatch.setattr(module, "STATE_LAYERS", (1, 2))
     monkeypatch.setattr(stream, "LONGEST_ANSWER", ANSWER)
     texts.write_enough(chat, folder := tmp_path / "with_states", 4000, rows=32, shard=100)
-    for module in (feature_run, feature_measure, install):
+    for module in (feature_run, install):
         monkeypatch.setattr(module, "TEXTS", folder)
     plan = replace(feature_run.YOUNG, batch_tokens=1024)
     own = {"feature": ((1, 2), (0,), 0), "heads": ((2,), (), 3), feature_run.TEXT_ONLY: ((), (0,), 0)}

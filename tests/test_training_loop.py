@@ -16,8 +16,7 @@ from transformers import LlamaForCausalLM
 from decoding.errors import UserError
 from training import files, loop
 from training.align.draft_folder import save_slim
-from training.loop import Rates, TimedRun
-from training.optimisers import BatchedMuon, orthogonalise, rate_at
+from training.loop import BatchedMuon, Rates, TimedRun, orthogonalise, rate_at
 
 from .tiny_models import tiny_config
 

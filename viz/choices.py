@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.lookahead.lanes import STAND_IN, parse_lane
-from decoding.lookahead.specs import all_specs, learned_policies, offered_lanes
-from decoding.records.model_free import PROMPT_LOOKUP
-from decoding.records.pairs import PairDescription
+from decoding.lookahead.spec import all_specs, learned_policies, offered_lanes
+from decoding.records.pairs import PROMPT_LOOKUP, PairDescription
 from decoding.records.request import DEFAULT_LANES
 from decoding.records.suites import load_showcase
 

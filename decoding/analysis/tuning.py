@@ -22,7 +22,7 @@ from ..lookahead.base import SL_CAP, LookaheadPolicy
 from ..lookahead.heads import Head
 from ..lookahead.ledger import Row
 from ..lookahead.oracle import Oracle
-from ..lookahead.specs import all_specs
+from ..lookahead.spec import all_specs
 from ..lookahead.static import Static
 from ..records.machine import describe_machine
 from ..records.trace import Costs

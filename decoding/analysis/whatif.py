@@ -18,9 +18,9 @@ from typing import TypedDict
 
 from ..errors import UserError
 from ..lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, expand_lanes, parse_lane
-from ..lookahead.registry import make_policy
 from ..lookahead.static import Static
 from ..records.generate import why_no_chain
 from ..records.trace import Chain, Costs, Finish, Guesses, Run

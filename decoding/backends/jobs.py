@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, UserError
 from ..records.events import Kind, RawEvents
-from ..records.number_formats import number_format
 from ..records.pairs import find_pair
-from ..records.request import CompareRequest
+from ..records.request import CompareRequest, number_format
 from ..records.run_file import to_plain
 
 if TYPE_CHECKING:

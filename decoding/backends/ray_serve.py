@@ -16,7 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import ray
 from ray import serve
@@ -26,7 +26,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from ..errors import UserError
 from ..records.events import LAST_KINDS, Event, event_from_json, event_to_json
-from ..records.pairs import describe_pairs
+from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import CompareRequest, Grant
 from .base import Backend, JobEvents
 from .jobs import RestingJobs
@@ -34,9 +34,6 @@ from .local import LocalBackend
 from .ray_cluster import join_cluster, start_cluster
 from .server import Limits, create_app
 from .stream import EventStream, whole
-
-if TYPE_CHECKING:
-    from ..records.pairs import PairDescription
 
 APPLICATION, DEVICE = "speculoscope", "Device"
 NAMESPACE = "serve"  # of Ray Serve's actors

@@ -6,19 +6,18 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
 from ..records.events import Event, Kind, event_from_json
+from ..records.pairs import PairDescription
 from ..records.request import CompareRequest, check_request
 from ..records.run_file import run_from_dict
 from .base import CLOSED, Backend, JobEvents, check_token
-
-if TYPE_CHECKING:
-    from ..records.pairs import PairDescription
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +66,6 @@ class RemoteBackend(Backend):
 
     def pairs(self) -> list[PairDescription]:
         """The pairs of the other machine; empty while it cannot be reached (a run then explains why)."""
-        from pydantic import TypeAdapter, ValidationError
-
-        from ..records.pairs import PairDescription
-
         try:
             response = self._client.get("/pairs", timeout=3.0)
             _check(response)

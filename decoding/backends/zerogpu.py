@@ -10,18 +10,15 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UserError, sentence_of
 from ..records.events import LAST_KINDS, Kind, guarded
-from ..records.pairs import find_pair
+from ..records.pairs import PairDescription, find_pair
 from ..records.request import ASK_FOR_LESS, PUBLIC, CompareRequest
 from .base import Backend, JobEvents
 from .jobs import Jobs
-
-if TYPE_CHECKING:
-    from ..records.pairs import PairDescription
-    from .worker import JobRunner
+from .worker import JobRunner
 
 log = logging.getLogger(__name__)
 

@@ -6,17 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..analysis.metrics import Spread
 from ..comparison.costs import measure_costs
 from ..comparison.prepare import load_heads_of
 from ..comparison.recorder import Recorder
+from ..engines.pair import Pair
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from .floor import PassTime, measure_bandwidth, pass_times
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 PLAIN, STATIC = "autoregressive", "static:5"
 GENERATE, ASSISTED, ASSISTED_DEFAULTS = "hf generate", "hf assisted 5", "hf assisted"

@@ -10,22 +10,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import prepare
 from ..engines.inputs import EncodedPrompt
+from ..engines.pair import Pair
 from ..engines.threads import use_threads
 from ..errors import UserError
 from ..lookahead.lanes import parse_lane
 from ..records.request import CompareRequest
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
-    from ..records.trace import Costs
-
+from ..records.trace import Costs
 
 NOTE = "llama.cpp rounds activations to eight bits, so its text may part from ours."
 MISSING = (

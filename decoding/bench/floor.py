@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import quantiles
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
 
-from ..engines.abilities import is_on_device
+from ..engines.base import CachedModel, DeviceModel, is_on_device
 from ..engines.formats import find_format
-
-if TYPE_CHECKING:
-    from ..engines.base import CachedModel, DeviceModel
-    from ..engines.pair import Pair
+from ..engines.pair import Pair
 
 ROUNDS = 30  # per pass
 TOGETHER = 8  # draft steps in one launch

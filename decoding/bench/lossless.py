@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +12,12 @@ from ..comparison.assemble import NEAR_TIE
 from ..comparison.chain import record_chain
 from ..comparison.prepare import load_heads_of, make_draft, shared_vocabulary
 from ..engines.inputs import EncodedPrompt
+from ..engines.pair import Pair
 from ..lookahead.base import LaneContext, LookaheadPolicy
+from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
-from ..lookahead.registry import make_policy
-from ..lookahead.specs import all_specs
+from ..lookahead.spec import all_specs
 from ..loop.acceptance import Greedy
 from ..loop.clock import CpuClock
 from ..loop.drafting import MODEL_FREE, DraftSource, prefill, start_text
@@ -25,9 +25,6 @@ from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
 from ..records.trace import Chain, Costs
 from .remembering import remembering
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 CAPS = range(1, 17)
 # The oracle needs cost curves; any will do, since the text must not depend on them.

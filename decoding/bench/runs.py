@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -11,7 +11,7 @@ from ..engines.checks import check_memory, free_memory
 from ..engines.choosing import plain_dtype
 from ..engines.hub import HuggingFaceHub
 from ..engines.loading import choose_device, load_hf_model
-from ..engines.pair import load_pair
+from ..engines.pair import Pair, load_pair
 from ..engines.sources import Sources
 from ..errors import UserError, is_out_of_memory, sentence_of
 from ..records.pairs import PairDescription, embedded_pairs, find_pair, name_pair
@@ -19,9 +19,6 @@ from ..records.suites import load_suite, suites_for
 from .against import Report, Work, bench_llamacpp, bench_pair, bench_recorder, measure_growth
 from .contenders import NOTE, LlamaCppContender, check_installed
 from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 
 def bench_all(pair: str, target: str, draft: str, work: Work) -> list[Report]:

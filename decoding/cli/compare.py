@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
 from rich.text import Text
 
+from ..backends.jobs import FittedJobs, Jobs
 from ..errors import UserError
 from ..records.events import Event, Numbering, guarded
 from ..records.generate import is_recorded, why_not_again
@@ -22,9 +23,6 @@ from ..records.run_file import load_run, run_of_events, save_run
 from ..records.trace import Run
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
 from .options import AsJson, with_settings
-
-if TYPE_CHECKING:
-    from ..backends.jobs import Jobs
 
 
 @with_settings
@@ -87,8 +85,6 @@ def _repeated(run: Run, image: Path | None) -> tuple[CompareRequest, Jobs]:
     """The request of ``run``, and jobs whose policies run as it names them and weigh its costs. Its photograph is the
     one in ``image``, or that which its file holds.
     """
-    from ..backends.jobs import FittedJobs
-
     if is_recorded(run):
         raise UserError(why_not_again(run))
     jobs = FittedJobs()
@@ -102,8 +98,6 @@ def run_here(
     request: CompareRequest, cancel: threading.Event, jobs: Jobs | None = None, run_id: str = ""
 ) -> Run | None:
     """Runs the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
-    from ..backends.jobs import Jobs
-
     jobs, event = jobs or Jobs(), Numbering(run_id or None)
     steps = guarded(lambda: jobs.run("compare", asdict(request), event.run, cancel.is_set))
     with progress_bar() as progress:

@@ -18,7 +18,7 @@ from ..evaluation.report import WORK, advice_markdown, setting_lines, spread_nam
 from ..evaluation.report import ship as ship_result
 from ..evaluation.results import EvaluationResult, Progress, load_result
 from ..evaluation.table import Table
-from ..records.number_formats import number_format
+from ..records.request import number_format
 from ..records.run_file import to_plain
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
 from .options import AsJson, with_evaluation_options

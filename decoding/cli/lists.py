@@ -12,8 +12,7 @@ from ..backends.base import pairs_here
 from ..errors import UserError
 from ..evaluation.papers import DATASETS, fetch_suite
 from ..lookahead.lanes import parse_lane
-from ..lookahead.spec import PolicySpec
-from ..lookahead.specs import all_specs
+from ..lookahead.spec import PolicySpec, all_specs
 from ..records.pairs import PairDescription
 from ..records.suites import SPLITS, available_suites, load_suite
 from .console import err, out, print_json, visible

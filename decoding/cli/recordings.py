@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from ..backends.jobs import FittedJobs
 from ..backends.recorded import (
     MAX_BYTES,
     RECORDINGS,
@@ -85,7 +86,6 @@ def _record(
     repeats: int,
 ) -> int:
     """Records ``prompts`` one after another with one loaded pair; returns the number finished."""
-    from ..backends.jobs import FittedJobs
     from .compare import run_here
 
     jobs = FittedJobs()

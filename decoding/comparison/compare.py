@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator
 from dataclasses import asdict, replace
 from statistics import mean, median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..engines.pair import Pair
 from ..errors import Cancelled
 from ..lookahead.lanes import Lane
 from ..loop.clock import VERIFY
@@ -19,14 +20,10 @@ from ..records.trace import Chain, Costs, Run, TokenText
 from .annotate import fate_of, fate_of_emitted
 from .assemble import Decoded, assemble, pair_info, timed_again
 from .chain import chain_of, foresee
-from .cost_curves import smooth_costs
-from .costs import adjusted, cost_rounds, measure_decision, warm_up, with_progress
+from .costs import adjusted, cost_rounds, measure_decision, smooth_costs, warm_up, with_progress
 from .kept_costs import KnownCosts
 from .lane_run import LaneRun
 from .prepare import Prepared, prepare
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 Cancel = Callable[[], bool]
 

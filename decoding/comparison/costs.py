@@ -1,33 +1,31 @@
 """The cost curves of a pair on this machine: c, v(n), o and the cost of decisions; measured, then frozen.
 
 The timings are of the loop itself: iterations of chosen SLs in a mixed order. A target pass after draft steps finds
-colder CPU caches than one after another target pass, and the curves must match what a lane meets.
+colder CPU caches than one after another target pass, and the curves must match what a lane meets. Fitted curves never
+decrease, since more work cannot take less time.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from ..engines.inputs import EncodedPrompt
+from ..engines.pair import Pair
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, PlannedPolicy
+from ..lookahead.lanes import Lane
 from ..loop.acceptance import AcceptanceRule, Greedy
 from ..loop.clock import DRAFT, POLICY, REST, VERIFY, make_clock
 from ..loop.drafting import DraftAbilities, DraftSource, States, start_text
 from ..loop.limits import Limits
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Costs
-from .cost_curves import contradiction, fit_steps, fit_verification
 from .prepare import Prepared, abilities_of, make_draft, shared_vocabulary
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
-    from ..lookahead.lanes import Lane
 
 SHORT = tuple(range(1, SL_CAP + 1))  # SLs that are measured
 SPARSE = (1, 2, 4, 7, 12, SL_CAP)  # those measured if a target pass is slow
@@ -291,3 +289,64 @@ def _trimmed_mean(weighed: list[tuple[float, int]]) -> float:
     values, weights = np.array(weighed, dtype=float).T
     kept = np.clip(0.95 * weights.sum() - (np.cumsum(weights) - weights), 0.0, weights)
     return float(np.average(values, weights=kept))
+
+
+def fit_verification(seconds: Mapping[int, Sequence[float]]) -> list[float]:
+    """v(1), v(2), ... up to the largest n that was timed: medians by isotonic regression, divided by that of n = 1.
+
+    Args:
+        seconds: the times of target passes, by their number of tokens. Between measured lengths v is linear.
+    """
+    from sklearn.isotonic import isotonic_regression
+
+    lengths = sorted(seconds)
+    medians = [median(seconds[n]) for n in lengths]
+    grown = isotonic_regression(medians, sample_weight=[len(seconds[n]) for n in lengths])
+    v = np.interp(range(lengths[0], lengths[-1] + 1), lengths, grown / grown[0])
+    return [float(one) for one in v]
+
+
+def fit_steps(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
+    """(time per draft step, fixed time of drafting): the line through the times of chains of n steps.
+
+    Long chains weigh less because their errors are larger. If the line decreases (a busy machine), the mean step is
+    used: a step is never free. (0, 0) if the draft never had anything to propose.
+    """
+    lengths = sorted(seconds)
+    if not lengths:
+        return 0.0, 0.0
+    medians = np.array([median(seconds[n]) for n in lengths])
+    n = np.array(lengths, dtype=float)
+    step, first = np.polyfit(n, medians, 1, w=1.0 / n) if len(n) > 1 else (0.0, 0.0)
+    if step > 0.0 and first >= 0.0:
+        return float(step), float(first)
+    return float(np.mean(medians / n)), 0.0
+
+
+def contradiction(seconds: Mapping[int, Sequence[float]]) -> float:
+    """The largest share by which a pass over more tokens was measured as cheaper than one over fewer."""
+    highest, found = 0.0, 0.0
+    for n in sorted(seconds):
+        read = median(seconds[n])
+        highest = max(highest, read)
+        found = max(found, 1.0 - read / highest)
+    return found
+
+
+def smooth_costs(measured: Sequence[Costs]) -> Costs:
+    """Medians of several measurements; v is made monotone by isotonic regression.
+
+    One run's v(n) has errors of some percent, and the tuning of static-opt would pick an SL whose v happened to be
+    measured low.
+    """
+    v = fit_verification(
+        {n: column for n, column in enumerate(zip(*(costs.verify_curve for costs in measured)), start=1)}
+    )
+    return Costs(
+        target_s=median(costs.target_s for costs in measured),
+        verify_curve=v,
+        draft_step={name: median(costs.draft_step[name] for costs in measured) for name in measured[0].draft_step},
+        first_step={name: median(costs.first_step[name] for costs in measured) for name in measured[0].first_step},
+        overhead=median(costs.overhead for costs in measured),
+        contradiction=median(costs.contradiction for costs in measured),
+    )

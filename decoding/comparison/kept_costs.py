@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,15 +18,13 @@ from ..analysis.validation import FILE as VALIDATION
 from ..analysis.validation import policies_digest, read_validation
 from ..engines.kept_trials import MAX_AGE, try_again
 from ..engines.loading import gpu_name
+from ..engines.pair import Pair
 from ..errors import UserError
 from ..files import costs_folder, digest_of, write_whole
 from ..records.machine import describe_machine
 from ..records.trace import Costs, Machine, ModelInfo
 from .prepare import POLICIES_FOLDER as POLICIES
 from .prepare import load_heads_of, model_info
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,10 @@ an evaluation all use the same texts. Engines and number formats may differ at n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..engines.inputs import EncodedPrompt, encoded
+from ..engines.pair import Pair
 from ..files import cache_folder
 from ..records.json_lines import Lines
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 
 class KeptTexts:

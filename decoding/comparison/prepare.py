@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ..analysis.tuning import Chosen
+from ..engines.base import CachedModel
 from ..engines.inputs import EncodedPrompt
+from ..engines.pair import Pair
 from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES_FOLDER
-from ..lookahead.fitted import Heads, load_heads
+from ..lookahead.fitted import Heads, load_heads, make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, parse_lane, stand_in
-from ..lookahead.registry import make_policy
-from ..lookahead.specs import all_specs
+from ..lookahead.spec import all_specs
 from ..loop.acceptance import AcceptanceRule, make_rule
 from ..loop.device_drafting import DeviceDraft, works_on_device
 from ..loop.drafting import MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
 from ..loop.feature_drafting import FeatureDraft
 from ..loop.heads_drafting import HeadsDraft
 from ..loop.limits import Limits, StopStrings
-from ..records.model_free import MODEL_FREE as WORDS
 from ..records.pairs import FEATURE, HEADS, TEXT_MODEL
+from ..records.pairs import MODEL_FREE as WORDS
 from ..records.request import DEFAULT_LANES, CompareRequest, check_request
 from ..records.trace import ModelInfo
-
-if TYPE_CHECKING:
-    from ..engines.base import CachedModel
-    from ..engines.pair import Pair
 
 KINDS: dict[str, type[ModelDraft]] = {TEXT_MODEL.kind: ModelDraft, FEATURE: FeatureDraft, HEADS: HeadsDraft}
 """As pair.json names them."""

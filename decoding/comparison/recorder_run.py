@@ -21,13 +21,13 @@ from ..loop.speculative import RawIteration
 from ..records.events import new_id
 from ..records.generate import ENGINE, PLAIN, TITLES, Call
 from ..records.machine import describe_machine
-from ..records.model_free import PROMPT_LOOKUP
+from ..records.pairs import PROMPT_LOOKUP
 from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, CompareRequest
 from ..records.run_file import run_from_json, run_to_json
 from ..records.trace import Costs, Finish, ModelInfo, PairInfo, Repeat, Run, Trace, Verdict
 from .annotate import Views, to_iteration
 from .assemble import difference, vocabulary
-from .cost_curves import contradiction, fit_steps, fit_verification
+from .costs import contradiction, fit_steps, fit_verification
 from .prepare import without_model
 
 PROMPT_NOTE = (

@@ -1,18 +1,22 @@
-"""The interface between the loop and the engines: one causal LM, batch 1, with a rewindable KV cache."""
+"""The interface between the loop and the engines: one causal LM, batch 1, with a rewindable KV cache.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
-import torch
 
 from ..errors import UserError
 from ..records.trace import ModelInfo
 from .inputs import Branches, EncodedPrompt
 
 if TYPE_CHECKING:
+    import torch
+
     from .projections import ParallelHeads, Projections
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
@@ -148,3 +152,18 @@ def check_rewind(length: int, current: int, rows: Sequence[int] = ()) -> None:
         raise ValueError(f"cannot rewind to {length}: the cache holds {current} tokens")
     if rows and not (length <= rows[0] and rows[-1] < current and all(a < b for a, b in zip(rows, rows[1:]))):
         raise ValueError(f"cannot keep the rows {list(rows)} after {length} of {current} tokens")
+
+
+def is_reduced(model: CachedModel) -> TypeGuard[ReducedModel]:
+    """Whether its head holds some rows only."""
+    return model.head_ids is not None
+
+
+def is_on_device(model: CachedModel) -> TypeGuard[DeviceModel]:
+    """Whether it offers greedy work that never brings logits to the host."""
+    return model.works_on_device
+
+
+def reads_states(model: CachedModel) -> TypeGuard[FeatureModel]:
+    """Whether it is a draft that reads hidden states with each token."""
+    return model.projections is not None

@@ -19,7 +19,7 @@ from .checks import check_config, check_index, stored_dtype
 from .choosing import fastest, general_format
 from .cuda import CudaModel
 from .formats import WeightFormat
-from .gguf_groups import read_groups
+from .gguf import read_groups
 from .kept_trials import usual_threads
 from .lean import LeanModel, is_lean
 from .projections import read_projections

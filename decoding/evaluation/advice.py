@@ -16,8 +16,7 @@ from ..lookahead.lanes import Lane, parse_lane
 from ..loop.drafting import NgramDraft
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import GgufRecord, read_record
-from ..records.model_free import PROMPT_LOOKUP
-from ..records.pairs import MODELS, embedded_pairs
+from ..records.pairs import MODELS, PROMPT_LOOKUP, embedded_pairs
 from .results import Draft, EvaluationResult, Figure
 
 

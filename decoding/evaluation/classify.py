@@ -21,8 +21,7 @@ from math import isclose
 from typing import NamedTuple
 
 from ..lookahead.lanes import parse_lane
-from ..lookahead.spec import PolicySpec
-from ..lookahead.specs import all_specs
+from ..lookahead.spec import PolicySpec, all_specs
 from .samples import Replayed, Sample
 
 

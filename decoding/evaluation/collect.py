@@ -8,18 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from ..analysis.trees import Growth
-from ..comparison.chain import chain_of
-from ..comparison.cost_curves import smooth_costs
-from ..comparison.costs import cost_rounds, measure_decision, with_progress
+from ..comparison.chain import chain_of, grow_along
+from ..comparison.costs import cost_rounds, measure_decision, smooth_costs, with_progress
 from ..comparison.kept_texts import KeptTexts
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
-from ..comparison.trees import grow_along
+from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..files import digest_of_files, safe_name
 from ..lookahead.base import TREE_CAP
@@ -35,9 +34,6 @@ from ..records.trace import Chain, Costs
 from .results import Progress
 from .samples import Sample
 from .slices import Slices
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 _CHAIN = TypeAdapter(Chain)
 _COSTS = TypeAdapter(Costs)

@@ -11,8 +11,7 @@ from ..analysis import theory
 from ..analysis.bootstrap import Bootstrap
 from ..comparison.prepare import abilities_of, model_info
 from ..lookahead.base import SL_CAP
-from ..lookahead.spec import PolicySpec
-from ..lookahead.specs import all_specs, learned_policies
+from ..lookahead.spec import PolicySpec, all_specs, learned_policies
 from ..loop.drafting import MODEL_FREE
 from ..records.suites import Prompt
 from ..records.trace import Costs

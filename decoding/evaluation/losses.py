@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from ..analysis.whatif import Simulated
 from ..lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
-from ..lookahead.registry import make_policy
 from ..records.trace import Costs
 from .results import PERFECT_JUDGE
 from .samples import Replayed, Sample, plain_costs

@@ -10,9 +10,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import UserError, first_fault
 from ..lookahead.lanes import parse_lane
-from ..lookahead.specs import evaluated_lanes
-from ..records.number_formats import check_format
-from ..records.request import SETTINGS
+from ..lookahead.spec import evaluated_lanes
+from ..records.request import SETTINGS, check_format
 from ..records.suites import SPLITS, suite_names
 from .results import STATIC_OPT, TREE_OPT
 

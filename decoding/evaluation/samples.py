@@ -10,9 +10,9 @@ import numpy as np
 from ..analysis.trees import Growth, simulate_trees
 from ..analysis.whatif import Recorded, Simulated
 from ..lookahead.base import LookaheadPolicy, TreePolicy
+from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
-from ..lookahead.registry import make_policy
 from ..records.trace import Costs
 from .results import ALL
 

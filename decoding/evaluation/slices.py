@@ -12,15 +12,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from ..comparison.lane_run import LaneRun, no_garbage_collection
 from ..comparison.prepare import Prepared
+from ..engines.pair import Pair
 from ..lookahead.lanes import parse_lane
 from ..records.trace import Chain, Costs
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 SLICE_S = 0.1
 

@@ -14,18 +14,19 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..comparison.prepare import abilities_of, model_info
 from ..engines.loading import gpu_name
+from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..files import safe_name
 from ..lookahead.fitted import need_head
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
-from ..lookahead.specs import all_specs, evaluated_lanes
+from ..lookahead.spec import all_specs, evaluated_lanes
 from ..loop.drafting import MODEL_FREE
 from ..records.machine import describe_machine
 from ..records.suites import Prompt, load_suite, suites_for
@@ -36,9 +37,6 @@ from .options import EvaluationOptions, check_options
 from .results import ALL, PLAIN, STATIC_OPT, TREE_OPT, EvaluationResult, Figure, Progress, Setting
 from .samples import Sample
 from .trees import TUNED, is_tree, tree_figures, tuned_lanes
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 
 def open_evaluation(

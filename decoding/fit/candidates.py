@@ -18,13 +18,11 @@ from ..analysis.whatif import Recorded
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
 from ..lookahead.heads import Head
 from ..lookahead.ngrams import Ngrams
-from ..lookahead.specs import all_specs, learned_policies
+from ..lookahead.spec import all_specs, learned_policies
 from ..records.trace import Costs
-from . import tuning
-from .calibration import Platt, figures, fit_platt
+from .calibration import Platt, along, figures, fit_platt, rescored
 from .data import Positions, rows_of, split_texts
 from .training import Trained, Weights
-from .tuning import rescored
 
 CAPS = (8, SL_CAP, SL_CAP_LEARNED)  # of SL_max
 HELD_OUT = 0.1  # share of the training texts on which only the loss is measured
@@ -145,7 +143,7 @@ def _calibrate(
     for one in candidates:
         if one.policy != policy:
             continue
-        scores, held = tuning.along(recorded, one.column)
+        scores, held = along(recorded, one.column)
         platt = fit_platt(scores, held)
         chains = [rescored(chain, policy, one.column, platt.apply) for chain in recorded]
         priced = replace(costs, decision={policy: costs.decision[one.column]})

@@ -26,11 +26,10 @@ from ..lookahead.heads import LEADS, LOWEST, leads_of
 from ..lookahead.ledger import Row, rows_to_json
 from ..lookahead.ngrams import Ngrams
 from ..lookahead.repetition import LONGEST, N_EVIDENCE
-from .calibration import Platt, fit_chance
+from .calibration import Platt, first_guesses, fit_chance, held, judged
 from .candidates import Calibrated, Fitter
 from .data import Positions
 from .training import Trained, Weights, scaled_row, train_two_layers
-from .tuning import first_guesses, held, judged
 
 WIDTH = 24
 NETWORK_WIDTH = 8  # a live lane evaluates it for each token

@@ -16,21 +16,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ..comparison.chain import iterations_along
+from ..engines.base import CachedModel
 from ..engines.inputs import FINAL, EncodedPrompt
 from ..lookahead.base import DraftState
 from ..lookahead.ngrams import N_LEVELS, Ngrams
 from ..lookahead.repetition import evidence_along
 from ..loop.drafting import DraftSource, ModelProposal, prefill
 from ..loop.features import FeatureReader, as_rows
-
-if TYPE_CHECKING:
-    from ..engines.base import CachedModel
 
 NEEDS = frozenset({"entropy", "top10"})
 MIXING = 0.15  # SpecDec++: share of inputs that are the target's tokens

@@ -12,11 +12,10 @@ from ..lookahead.base import SL_CAP
 from ..lookahead.disco import SPEC as DISCO
 from ..lookahead.disco import DiscoHead, as_logs, scaled_position
 from ..lookahead.ngrams import Ngrams
-from .calibration import Platt
+from .calibration import Platt, everywhere
 from .candidates import Calibrated, Fitter
 from .data import Positions
 from .training import Trained, Weights, scaled_row, train_two_layers
-from .tuning import everywhere
 
 Labels = str  # "hard": accepted or not; "soft": 1 - TV
 

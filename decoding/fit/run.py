@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,8 +16,7 @@ from ..analysis.tuning import Bench
 from ..analysis.validation import write_validation
 from ..analysis.whatif import Recorded
 from ..comparison.chain import record_chain
-from ..comparison.cost_curves import smooth_costs
-from ..comparison.costs import measure_costs, measure_decision
+from ..comparison.costs import measure_costs, measure_decision, smooth_costs
 from ..comparison.prepare import (
     ALL_FEATURES,
     Prepared,
@@ -28,6 +26,7 @@ from ..comparison.prepare import (
     shared_vocabulary,
 )
 from ..engines.inputs import EncodedPrompt
+from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..lookahead.base import SL_CAP
 from ..lookahead.fitted import FOLDER, load_heads
@@ -42,9 +41,6 @@ from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
 from .data import Collector, LiveCollector, ParallelCollector, Positions
 from .texts import FitOptions, Progress, Texts, write_texts
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 COST_PROMPTS = 3
 DECISION_PROMPTS = 5

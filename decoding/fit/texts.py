@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..comparison.kept_texts import KeptTexts
 from ..comparison.prepare import make_draft, shared_vocabulary
 from ..engines.inputs import EncodedPrompt
+from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..lookahead.base import LaneContext
 from ..lookahead.confidence import Confidence
@@ -24,9 +24,6 @@ from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
 from ..records.suites import load_suite, suites_for
 from ..records.trace import Costs
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
 
 Progress = Callable[[str, float | None], None]
 Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text

@@ -1,4 +1,7 @@
-"""A draft's fitted heads, by policy, from the ``policies`` folder next to its weights. Loads no model."""
+"""A draft's fitted heads, by policy, from the ``policies`` folder next to its weights, and the policies made with them.
+
+Loads no model.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from pathlib import Path
 from ..errors import UserError
 from ..records.pairs import PairDescription, find_pair
 from ..records.trace import Run
+from .base import LookaheadPolicy
 from .heads import Head
+from .lanes import Lane
 from .policy_files import exists, read_policy
-from .specs import all_specs
+from .spec import all_specs
 
 FOLDER = "policies"
 
@@ -73,3 +78,17 @@ def _find(name: str) -> PairDescription:
             f"Fitted policies are found by the name of their pair, and {name} is none that can be loaded here: leave "
             "learned lanes out."
         ) from error
+
+
+def make_policy(lane: Lane, heads: Mapping[str, Head] | None = None) -> LookaheadPolicy:
+    """A new policy for ``lane``.
+
+    Args:
+        lane: as parsed by :func:`decoding.lookahead.lanes.parse_lane`.
+        heads: the heads fitted for the lane's draft, by policy name; required for learned policies.
+
+    Raises:
+        UserError: a learned policy without its head ("fit first").
+    """
+    head = need_head(lane.policy, heads) if lane.is_learned else None
+    return lane.spec.build(lane.argument, head)

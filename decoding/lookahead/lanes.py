@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 
 from ..errors import UserError
-from .spec import PolicySpec
-from .specs import all_specs
+from .spec import PolicySpec, all_specs
 
 MAX_EXPANDED = 400
 STAND_IN = "confidence:0.4"  # replaces a learned lane if nothing was fitted

@@ -1,9 +1,16 @@
-"""The spec of a policy, which lanes, page, command line, what-if, evaluation, fit and README read."""
+"""The spec of a policy, which lanes, page, command line, what-if, evaluation, fit and README read; and all of them:
+the modules of this package with a ``SPEC``. There is no other list.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
@@ -92,7 +99,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """One policy. Every module of this package with a ``SPEC`` is found automatically; see :mod:`.specs`.
+    """One policy. Every module of this package with a ``SPEC`` is found automatically (:func:`all_specs`).
 
     ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set).
     ``caption`` describes a lane in one line for a newcomer: a text with ``{argument}`` for the lane's argument, or a
@@ -160,3 +167,29 @@ class PolicySpec:
         if self.score is not None and self.score.along is not None:
             return self.score.along(guesses)
         return guesses.scores.get(self.name, [])
+
+
+@cache
+def all_specs() -> Mapping[str, PolicySpec]:
+    """The policies by name, in display order."""
+    package = import_module(__package__)
+    modules = [import_module(f"{__package__}.{module.name}") for module in iter_modules(package.__path__)]
+    specs = sorted((m.SPEC for m in modules if hasattr(m, "SPEC")), key=lambda spec: (spec.order, spec.name))
+    twice = [name for name, count in Counter(spec.name for spec in specs).items() if count > 1]
+    assert not twice, f"several policies are called {', '.join(twice)}: every SPEC needs a name of its own"
+    return MappingProxyType({spec.name: spec for spec in specs})
+
+
+def learned_policies() -> tuple[str, ...]:
+    """Names of the policies that ``fit`` trains."""
+    return tuple(name for name, spec in all_specs().items() if spec.learned)
+
+
+def offered_lanes() -> list[str]:
+    """The lanes in the form's list, in display order."""
+    return [lane for spec in all_specs().values() for lane in spec.offered]
+
+
+def evaluated_lanes() -> list[str]:
+    """The default lanes of an evaluation, in display order."""
+    return [lane for spec in all_specs().values() for lane in spec.evaluated]

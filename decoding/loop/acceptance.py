@@ -13,8 +13,7 @@ import numpy as np
 
 from ..records.proposal import Proposal, children_of
 from ..records.request import CompareRequest
-from .noise import gumbel_noise
-from .sampling import Shaping, softmax
+from .sampling import Shaping, gumbel_noise, softmax
 
 LEAST_MASS = 1e-6  # of a distribution from which a further sibling is drawn
 Draws = list[tuple[float, float] | None] | None
@@ -178,7 +177,7 @@ class Coupling:
     draws: Draws = None
 
     def __init__(self, vocab_size: int, shaping: Shaping, noise: np.ndarray) -> None:
-        """``noise``: [positions, vocab] from :func:`.noise.gumbel_noise`, drawn before the clock starts."""
+        """``noise``: [positions, vocab] from :func:`.sampling.gumbel_noise`, drawn before the clock starts."""
         self.vocab_size = vocab_size
         self._shaping = shaping
         self._noise = noise

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from ..engines.abilities import is_on_device
+from ..engines.base import CachedModel, DeviceModel, is_on_device
 from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
-
-if TYPE_CHECKING:
-    from ..engines.base import CachedModel, DeviceModel
 
 LONGEST_READ = 32  # maximum number of ids that one recorded step reads
 

@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engines.abilities import is_reduced
+from ..engines.base import CachedModel, is_reduced
 from ..engines.inputs import FINAL, Branches, EncodedPrompt, encoded
 from ..errors import UserError
 from ..lookahead.base import DraftState
-from ..records.model_free import PROMPT_LOOKUP
-from ..records.pairs import DraftKind
+from ..records.pairs import PROMPT_LOOKUP, DraftKind
 from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
 from .features import FeatureReader, as_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from ..engines.base import CachedModel
 
 States = tuple["torch.Tensor", ...]  # hidden states of the target: for each layer [n, hidden], n tokens
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engines.abilities import reads_states
+from ..engines.base import CachedModel, reads_states
 from ..engines.inputs import FINAL, Branches, EncodedPrompt
 from ..errors import UserError
 from ..lookahead.base import DraftState
@@ -18,8 +18,6 @@ from .features import as_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from ..engines.base import CachedModel
 
 
 class FeatureDraft(ModelDraft):

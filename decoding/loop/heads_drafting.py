@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..engines.base import CachedModel
 from ..engines.inputs import Branches, EncodedPrompt
 from ..errors import UserError
 from ..lookahead.base import DraftState
@@ -18,8 +19,6 @@ from .features import as_rows
 
 if TYPE_CHECKING:
     import torch
-
-    from ..engines.base import CachedModel
 
 
 class HeadsDraft(ModelDraft):

@@ -1,10 +1,14 @@
-"""Temperature, top-k and top-p, applied alike to the target's and the draft's logits."""
+"""Temperature, top-k and top-p, and the noise of the coupling rule: alike for the target's and the draft's logits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+
+from ..errors import UserError
+
+MAX_NOISE_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +52,26 @@ def _keep_top_p(logits: np.ndarray, top_p: float) -> np.ndarray:
     removed = np.zeros_like(remove)
     np.put_along_axis(removed, order, remove, axis=-1)
     return np.where(removed, -np.inf, logits)
+
+
+def gumbel_noise(seed: int, n_positions: int, vocab_size: int) -> np.ndarray:
+    """Standard Gumbel noise [n_positions, vocab_size], float32.
+
+    A row depends only on the seed and its output position, so that all lanes, targets and drafts see the same noise at
+    a position. Raises UserError if it would not fit in memory.
+    """
+    if n_positions * vocab_size * 4 > MAX_NOISE_BYTES:
+        raise UserError(
+            f"The shared noise for {n_positions:,} tokens of a vocabulary of {vocab_size:,} would take more than "
+            f"{MAX_NOISE_BYTES // 2**30} GB: ask for fewer new tokens."
+        )
+    noise = np.empty((n_positions, vocab_size), dtype=np.float32)
+    for position in range(n_positions):
+        noise[position] = gumbel_row(seed, position, vocab_size)
+    return noise
+
+
+def gumbel_row(seed: int, position: int, vocab_size: int) -> np.ndarray:
+    """The noise at one output position, [vocab_size] float32: -log(-log(u)) for uniform u in (0, 1)."""
+    generator = np.random.Generator(np.random.Philox(key=np.array([seed, position], dtype=np.uint64)))
+    return generator.gumbel(size=vocab_size).astype(np.float32)

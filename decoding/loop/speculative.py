@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
-from ..engines.inputs import EncodedPrompt
+from ..engines.base import CachedModel, DeviceModel
+from ..engines.inputs import Branches, EncodedPrompt
 from ..lookahead.base import DraftState, LookaheadPolicy, TreePolicy
 from ..records.trace import Finish, StopReason
-from .acceptance import AcceptanceRule, Draws
+from .acceptance import AcceptanceRule, Draws, agreeing
 from .clock import DRAFT, POLICY, VERIFY, Clock, Times
+from .device_drafting import DeviceDraft, works_on_device
 from .drafting import DraftSource, States
+from .features import as_rows
 from .growing import Decision, grow_tree, in_order_of_text
 from .limits import Limits
-from .verifying import make_verifier
-
-if TYPE_CHECKING:
-    from ..engines.base import CachedModel
 
 NEEDS_DRAFT = "a policy that drafts needs a draft"
 
@@ -70,7 +69,7 @@ def speculative_decode(
     state = DraftState(text=text)
     layers = draft.abilities.layers if draft is not None else ()
     target.kept_layers = layers
-    verifier = make_verifier(target, draft, rule, isinstance(policy, TreePolicy))
+    verify = make_verifier(target, draft, rule, isinstance(policy, TreePolicy))
     finish: Finish | None = None
     while finish is None and not cancelled():
         clock.begin()
@@ -88,7 +87,7 @@ def speculative_decode(
             stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
 
         # The target reads them all in one pass; the rule accepts a path of them and adds the target's own token.
-        path, emitted = verifier.verify(text[-1], state)
+        path, emitted = verify(text[-1], state)
         n_accepted = len(path)
         clock.lap(VERIFY)
 
@@ -199,3 +198,46 @@ def _propose(
         if state.tokens[-1] in ends:
             return "eos", decisions
     return bound, decisions
+
+
+def verify_on_host(
+    target: CachedModel, rule: AcceptanceRule, last: int, state: DraftState
+) -> tuple[Sequence[int], int]:
+    """The target reads the text's ``last`` token and the proposals. The rule decides by their logits, on the host: this
+    works with every engine and rule.
+
+    Returns the indices of the accepted ones, in the order of the text, and the target's own token after them.
+    """
+    ids = [last, *state.tokens]
+    if state.parents is None:
+        n_accepted, token = rule.verify(as_rows(target.extend(ids)), state.tokens, state.start)
+        return range(n_accepted), token
+    rows = Branches.below(target.length, [-1, *(parent + 1 for parent in state.parents)])
+    return rule.verify_tree(as_rows(target.extend(ids, rows)), state, state.start)
+
+
+def verify_on_device(
+    target: DeviceModel, draft: DraftSource | None, vocab_size: int, last: int, state: DraftState
+) -> tuple[Sequence[int], int]:
+    """Greedy acceptance of a chain on the target's device: only ids are copied to the host, never logits."""
+    waiting = draft.take_waiting() if isinstance(draft, DeviceDraft) else None
+    if waiting is None:
+        choices = target.choices([last, *state.tokens], vocab_size)
+        n_accepted = agreeing(state.tokens, choices)
+    else:
+        tokens, choices, n_accepted = target.verify_planned(last, waiting.drafted, vocab_size)
+        state.tokens[:] = waiting.cut(tokens)
+        n_accepted = min(n_accepted, len(state.tokens))
+    return range(n_accepted), choices[n_accepted]
+
+
+def make_verifier(
+    target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule, trees: bool = False
+) -> partial[tuple[Sequence[int], int]]:
+    """How the target's engine verifies by the rule; trees, and a draft that reads the target's states, need the
+    host.
+    """
+    reads_states = draft is not None and bool(draft.abilities.layers)
+    if works_on_device(target, rule) and not (reads_states or trees):
+        return partial(verify_on_device, target, draft, rule.vocab_size)
+    return partial(verify_on_host, target, rule)

@@ -19,6 +19,21 @@ DraftWeights = Literal["auto", "int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFree:
+    """A draft that every pair has because it needs no model (its code: ``decoding.loop.drafting``): ``source`` names
+    what guesses; ``caption`` explains it to newcomers.
+    """
+
+    name: str
+    source: str
+    caption: str
+
+
+PROMPT_LOOKUP = ModelFree("ngram", "prompt lookup", "no small model: it copies from the text so far")
+MODEL_FREE = {one.name: one for one in (PROMPT_LOOKUP,)}
+
+
+@dataclass(frozen=True, slots=True)
 class DraftKind:
     """What guesses, as pair.json says it: the ``kind`` of draft, the ``layers`` of the target whose hidden states it
     reads (counted as in transformers' ``hidden_states``; -1 is the input of the head), and whether it ``sees`` the

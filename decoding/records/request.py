@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Literal, Protocol
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..errors import UserError, first_fault
-from .number_formats import CHOICES, check_format
 from .settings import HIDDEN, OWN_PLACE, setting, settings_of
 
+# The number formats, by the modules of decoding/engines/formats: this must not import torch.
+FORMATS = tuple(
+    sorted(module.name for module in iter_modules([str(Path(__file__).parents[1] / "engines" / "formats")]))
+)
+CHOICES = ("auto", *FORMATS)
 Rule = Literal["greedy", "coupling", "sampling"]
 
 MAX_PROMPT_CHARS = 100_000
@@ -33,20 +39,19 @@ KINDS_OF_PROMPT = {
     "ask": "a question to the model (chat template)",
     "continue": "a text to continue",
 }
-FORMATS = {name: name for name in CHOICES}
 DTYPE = setting(
     "Number format",
     f"The number format of the target: {', '.join(CHOICES)}; auto: the fastest here, by trying.",
     "auto",
     row=3,
-    words=FORMATS,
+    words=dict(zip(CHOICES, CHOICES)),
 )
 WEIGHTS = setting(
     "Weights",
     "The same as --dtype, in older links and scripts.",
     "auto",
     row=HIDDEN,
-    words=FORMATS,
+    words=dict(zip(CHOICES, CHOICES)),
 )
 PICTURE = setting(
     "Picture",
@@ -237,6 +242,25 @@ def check_request(request: CompareRequest) -> CompareRequest:
     _check_sampling(request)
     check_format(request)
     return request
+
+
+class _Formats(Protocol):
+    dtype: str
+    weights: str
+
+
+def number_format(settings: _Formats) -> str:
+    """The format that settings ask for. ``weights`` is how older run files and links ask for four bits."""
+    return settings.dtype if settings.weights == "auto" else settings.weights
+
+
+def check_format(settings: _Formats) -> None:
+    """Raises UserError for a format that does not exist, or for two that contradict each other."""
+    for name in (settings.dtype, settings.weights):
+        if name not in CHOICES:
+            raise UserError(f"The number format must be one of {', '.join(CHOICES)}, not {name[:40]}.")
+    if settings.weights not in ("auto", settings.dtype) and settings.dtype not in ("auto", "bfloat16"):
+        raise UserError(f"Two number formats were named, {settings.dtype} and {settings.weights}: name one.")
 
 
 def _is_whole_text(text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import UserError, first_fault
 from ..files import write_whole
 from .events import Event
-from .trace import SCHEMA, Run
-from .trace_checks import check_consistent
+from .request import check_request
+from .trace import SCHEMA, Costs, Guesses, Iteration, Run, Trace, keeps_direction
 
 MAX_FILE_BYTES = 16 * 2**20
 
@@ -79,3 +79,85 @@ def save_run(run: Run, path: str | Path) -> None:
         write_whole(path, run_to_json(run))
     except OSError as error:
         raise UserError(f"Cannot write the run file {path}: {error.strerror or error}.") from error
+
+
+DRAFTED = ("accepted", "rejected", "dropped")
+
+
+def check_consistent(run: Run) -> None:
+    """Raises UserError with the first fault."""
+    try:
+        check_request(run.settings)
+        for name in (*run.settings.lanes, run.settings.pair, run.settings.target, run.settings.draft):
+            keeps_direction(name)
+    except (UserError, ValueError) as error:
+        raise UserError(f"The settings in this run file are invalid: {error}") from error
+    if not run.lanes:
+        raise UserError("This run file holds no lane.")
+    if len({trace.lane for trace in run.lanes}) < len(run.lanes):
+        raise UserError("This run file names a lane twice.")
+    if run.picture and run.picture.at + run.picture.n_tokens > len(run.prompt_ids):
+        raise UserError("The picture of this run file is longer than its prompt.")
+    for trace in run.lanes:
+        _check_trace(trace, run.costs)
+    for name, chain in run.chains.items():
+        if name != chain.draft or name not in run.costs.draft_step:
+            raise UserError(f"Chain {name}: the costs say nothing of its draft {chain.draft}.")
+        _check_guesses(chain.along, len(chain.target), f"chain {name}")
+        for at, tail in chain.tails.items():
+            if at >= len(chain.target):
+                raise UserError(f"Chain {name}: a tail at {at} is outside the text.")
+            _check_guesses(tail, len(tail.choice), f"chain {name}, tail {at}")
+        if chain.starts and len(chain.starts) != len(chain.target):
+            raise UserError(f"Chain {name}: it holds guesses from {len(chain.starts)} places of {len(chain.target)}.")
+        for at, guesses in enumerate(chain.starts):
+            _check_guesses(guesses, len(guesses.choice), f"chain {name}, start {at}")
+
+
+def _check_trace(trace: Trace, costs: Costs) -> None:
+    for repeat in trace.repeats:
+        lists = (repeat.draft_s, repeat.verify_s, repeat.policy_s, repeat.rest_s)
+        if any(len(one) != len(trace.iterations) for one in lists):
+            raise UserError(f"Lane {trace.lane}: its times do not match its {len(trace.iterations)} iterations.")
+        if trace.iterations and not repeat.decode_s > 0.0:
+            raise UserError(f"Lane {trace.lane}: its times are all 0, and no machine is that fast.")
+    position = 0
+    for number, iteration in enumerate(trace.iterations):
+        if iteration.start != position or not _fates_in_order(iteration):
+            raise UserError(f"Lane {trace.lane}: iteration {number} does not follow from the one before it.")
+        if not iteration.tokens:
+            raise UserError(f"Lane {trace.lane}: iteration {number} emitted nothing, and each emits a token or more.")
+        position += len(iteration.tokens)
+    if [token.id for it in trace.iterations for token in it.tokens] != trace.output:
+        raise UserError(f"Lane {trace.lane}: its output is not what its iterations emitted.")
+    if trace.p_grey and len(trace.p_grey) != len(trace.output):
+        raise UserError(f"Lane {trace.lane}: its probabilities with a grey picture do not match its output.")
+    if trace.draft is not None and trace.draft not in costs.draft_step:
+        raise UserError(f"Lane {trace.lane}: the costs lack its draft {trace.draft}.")
+
+
+def _fates_in_order(iteration: Iteration) -> bool:
+    """Accepted ones first, at most one rejected, then dropped ones; the emitted token is the target's own."""
+    fates = [DRAFTED.index(token.fate) for token in iteration.drafted if token.fate in DRAFTED]
+    if iteration.parents is not None:
+        return _tree_in_order(iteration, iteration.parents)
+    own = iteration.emitted is None or iteration.emitted.fate not in DRAFTED
+    return own and len(fates) == len(iteration.drafted) and fates == sorted(fates) and fates.count(1) <= 1
+
+
+def _tree_in_order(iteration: Iteration, parents: list[int]) -> bool:
+    """The accepted path first; a guess is rejected if it follows that path, and dropped otherwise."""
+    n_accepted = iteration.n_accepted
+    if len(parents) != len(iteration.drafted) or parents[:n_accepted] != list(range(-1, n_accepted - 1)):
+        return False
+    for index, (token, parent) in enumerate(zip(iteration.drafted, parents)):
+        allowed = ("accepted",) if index < n_accepted else ("rejected", "dropped")[parent >= n_accepted :]
+        if token.fate not in allowed or parent >= index:
+            return False
+    return iteration.emitted is None or iteration.emitted.fate not in DRAFTED
+
+
+def _check_guesses(guesses: Guesses, length: int, where: str) -> None:
+    columns: list[Sized] = [guesses.choice, guesses.p, guesses.entropy, *guesses.scores.values()]
+    if any(len(column) != length for column in columns):
+        raise UserError(f"In {where} the lists have different lengths.")

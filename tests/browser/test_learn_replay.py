@@ -12,7 +12,7 @@ import pytest
 
 from decoding.analysis import metrics, theory
 from decoding.analysis.whatif import simulate_lane
-from decoding.lookahead.specs import all_specs
+from decoding.lookahead.spec import all_specs
 from decoding.records.text import whole_text
 from tests.learn_vectors import LANES, make_tuned, make_vectors
 from tests.runs import add_draft, make_run

@@ -29,7 +29,7 @@ def suite() -> None:
     """Write the prompt suite `chat` from prompts that no draft is trained on."""
     from training.paths import SUITE_FILE, TEXTS
 
-    from .shards import all_texts
+    from .data import all_texts
     from .suite import write_suite
 
     typer.echo(f"{write_suite(all_texts(TEXTS), SUITE_FILE)} prompts in {SUITE_FILE.name}.")
@@ -80,10 +80,10 @@ def losses(
     """Compare the losses: train one draft further with each of them, on the same tokens."""
     from training.paths import DRAFTS, TEXTS
 
+    from .distil import compare_losses
     from .install import write_losses
     from .losses import LOSSES
     from .recipes import COMPARED, RECIPES
-    from .table import compare_losses
     from .teacher import Teacher, model
 
     start, rows = DRAFTS / COMPARED if (DRAFTS / COMPARED).is_dir() else None, []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +15,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from decoding.engines.projections import read_projections
 from decoding.engines.slim import own_weights, read_head_ids
 from decoding.errors import UserError
-from training.loop import Rates, TimedRun
+from training.loop import Rates, TimedRun, last_of_log
 from training.paths import DRAFTS, PAIR, TEXTS
 
 from .data import Batch, Texts, read_texts
 from .distil import WATCHED, Plan
 from .draft_folder import save_slim, write_projections
-from .feature import FeatureDraft
-from .heads import HeadsDraft
+from .feature import FeatureDraft, HeadsDraft
 from .losses import LOSSES, ROWS, loss_over_head
-from .measure import SL, figures_of_steps
+from .measure import SL, difference, figures_of_steps, rates_of
 from .rounding import rounded_layers
 from .stream import Text
 from .teacher import ChatModel, model, turns_of
@@ -296,3 +295,27 @@ def train(name: str, minutes: float, tokens: int | None = None, projections: Pat
         run.take_projections(projections)
     run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
     return f"first guesses hold at {run.watch():.3f} on held-out texts"
+
+
+def measure_trained(names: Sequence[str]) -> dict[str, dict]:
+    """Figures of each named draft, trained here, its matrices in four bits, on the answers of the validation split;
+    of those that read states also ``over``: its first guesses over those of the one that reads the text alone.
+    """
+    source, hits, found = StateTexts(model(), TEXTS), dict[str, list[np.ndarray]](), {}
+    for name in names:
+        run = FeatureRun(name, RECIPES[name], source)
+        run.load(DRAFTS / name)
+        hits[name] = run.rounded_hits(source.split("validation", run.head_ids))
+        recipe = RECIPES[name]
+        about = {"start": recipe.start if recipe.kept else "zero", "layers": list(recipe.layers)}
+        found[name] = about | figures_of_steps(hits[name]) | {"match": asdict(rates_of(_firsts(hits[name])))}
+        found[name] |= {key: value for key, value in last_of_log(log_of(name)).items() if key != "kept_back"}
+    for name in hits.keys() - {TEXT_ONLY}:
+        one, other = RECIPES[name], RECIPES[TEXT_ONLY]
+        if TEXT_ONLY in hits and (one.start, one.plan) == (other.start, other.plan):
+            found[name]["over"] = asdict(difference(_firsts(hits[name]), _firsts(hits[TEXT_ONLY])))
+    return found
+
+
+def _firsts(hits: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [each[0] for each in hits]

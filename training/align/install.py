@@ -20,14 +20,12 @@ from training.paths import DRAFTS, PAIR, READER, TEXTS
 
 from .card import READING, write_card
 from .data import read_texts
-from .distil import facts_of
-from .feature_measure import measure_trained
+from .distil import LossRow, facts_of
 from .feature_run import RECIPES as FEATURE_RECIPES
-from .feature_run import TEXT_ONLY
+from .feature_run import TEXT_ONLY, measure_trained
 from .losses import LOSSES
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
-from .table import LossRow
 from .teacher import ChatModel, Teacher, model, turns_of
 
 LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"

@@ -16,10 +16,9 @@ from decoding.engines.instructions import multiplies_bfloat16
 from decoding.engines.slim import read_head_ids
 from decoding.errors import UserError
 
-from .data import Texts
+from .data import Texts, all_texts
 from .losses import variation
 from .rounding import round_layers
-from .shards import all_texts
 from .teacher import Teacher
 
 SL = 3

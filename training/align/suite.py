@@ -10,8 +10,7 @@ from pathlib import Path
 from decoding.records.suites import Prompt
 from training.files import replacing_file
 
-from .prompts import Split
-from .stream import Text
+from .stream import Split, Text
 
 SUITE = "chat"
 SOURCE = "written by the target, sampled at temperature 1"

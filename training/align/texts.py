@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from .prompts import key_of
+from .data import load_texts, save_texts, shard_files
 from .rows import RowDecoder
-from .shards import load_texts, save_texts, shard_files
-from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream
+from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream, key_of
 from .teacher import ChatModel, turns_of
 
 ROWS = 128

@@ -22,7 +22,7 @@ def suite() -> None:
     """Write the prompt suite `pictures` again: questions about held-out scenes."""
     from decoding.records.suites import FOLDER
 
-    from .suite import SUITE, write_suite
+    from .scenes import SUITE, write_suite
 
     typer.echo(f"{write_suite(FOLDER / f'{SUITE}.jsonl')} prompts.")
 
@@ -107,7 +107,7 @@ def match(limit: int = typer.Option(60, min=1, help="Prompts of the suite `pictu
 
     from .install import write_matches
     from .match import measure_drafts
-    from .suite import SUITE
+    from .scenes import SUITE
 
     write_matches(READER, measure_drafts(load_pair(PAIR.name), load_suite(SUITE, "test", limit), typer.echo))
 

@@ -6,6 +6,8 @@ SEEING with the picture tokens that the target reads. Loss: cross-entropy of the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -27,7 +29,7 @@ from .chat import Chat
 from .questions import Question, ask
 from .reading import answer_candidates
 from .scenes import training_scenes
-from .states import Clock, load_state, save_state
+from .states import train
 
 CAPTIONS, SEEING = "captions", "seeing"
 SCENES, QUESTIONS_EACH = 12, 3
@@ -52,21 +54,14 @@ class DraftTrainer:
     def train(self, state: Path, minutes: float) -> None:
         """For ``minutes`` in all; the file ``state`` keeps what was reached."""
         optimiser = torch.optim.AdamW(self.own.parameters(), RATE, weight_decay=0.01)
-        clock = Clock(load_state(state, self.own, optimiser), minutes)
-        random, scenes = Random(clock.step), training_scenes(seed=20_000 + clock.step)
-        while not clock.done:
+        train(state, self.own, optimiser, minutes, WARM_UP, self._losses)
+
+    def _losses(self, step: int) -> Iterator[tuple[Tensor, Callable[[], str]]]:
+        random, scenes = Random(step), training_scenes(seed=20_000 + step)
+        while True:
             batch = list(islice(scenes, SCENES))
-            for group in optimiser.param_groups:
-                group["lr"] = RATE * min(1, (clock.step + 1) / WARM_UP) * clock.cooling
             loss, right = self.loss(batch, [ask(scene, random, QUESTIONS_EACH) for scene in batch])
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.own.parameters(), 1.0)
-            optimiser.step()
-            if clock.tick():
-                print(f"{clock} loss {loss:.3f} match {right:.3f}", flush=True)
-                save_state(state, self.own, optimiser, clock)
-        save_state(state, self.own, optimiser, clock)
+            yield loss, partial("loss {:.3f} match {:.3f}".format, loss, right)
 
     def loss(self, scenes: list[Scene], asked: list[list[Question]]) -> tuple[Tensor, Tensor]:
         """The mean cross-entropy of the answers' tokens, and the share of them that the draft would guess."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from decoding.pictures.draw import draw
 from decoding.pictures.scenes import COLORS, SIDE, Scene, kinds
 
 from .scenes import training_scenes
-from .states import Clock, load_state, save_state
+from .states import train
 
 ENCODER = "encoder.safetensors"
 BATCH = 32
@@ -61,25 +62,24 @@ def train_encoder(states: Path, minutes: float, shipped: Path) -> Encoder:
     """
     encoder = load_encoder(shipped).train() if has_weights(shipped) else Encoder()
     optimiser = torch.optim.AdamW(encoder.parameters(), RATE, weight_decay=0.01)
-    clock = Clock(load_state(states / ENCODER, encoder, optimiser), minutes)
-    scenes = training_scenes(seed=clock.step)
-    while not clock.done:
+    train(states / ENCODER, encoder, optimiser, minutes, WARM_UP, lambda step: _losses(encoder, step))
+    return encoder
+
+
+def _losses(encoder: Encoder, step: int) -> Iterator[tuple[Tensor, Callable[[], str]]]:
+    scenes = training_scenes(seed=step)
+    while True:
         batch = list(islice(scenes, BATCH))
-        for group in optimiser.param_groups:
-            group["lr"] = RATE * min(1, (clock.step + 1) / WARM_UP) * clock.cooling
         with torch.autocast("cpu", torch.bfloat16):
             cells = encoder(pixels([draw(scene) for scene in batch]).to(memory_format=torch.channels_last))
         true = truth(batch)
         loss = finding_loss(cells, true)
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
-        optimiser.step()
-        if clock.tick():
-            picture, cell, kind = true[:, :3].long().T
-            right = (cells.kind[picture, cell].argmax(-1) == kind).float().mean()
-            seen = (cells.thing > 0).sum(-1) == torch.bincount(picture, minlength=BATCH)
-            print(f"{clock} loss {loss:.3f} kinds {right:.3f} counts {seen.float().mean():.3f}", flush=True)
-            save_state(states / ENCODER, encoder, optimiser, clock)
-    save_state(states / ENCODER, encoder, optimiser, clock)
-    return encoder
+        yield loss, partial(_figures, loss, cells, true)
+
+
+def _figures(loss: Tensor, cells: Cells, true: Tensor) -> str:
+    """The loss, how many kinds are right, and in how many pictures the number of things."""
+    picture, cell, kind = true[:, :3].long().T
+    right = (cells.kind[picture, cell].argmax(-1) == kind).float().mean()
+    seen = (cells.thing > 0).sum(-1) == torch.bincount(picture, minlength=BATCH)
+    return f"loss {loss:.3f} kinds {right:.3f} counts {seen.float().mean():.3f}"

@@ -6,7 +6,8 @@ Loss: cross-entropy of the answers' tokens.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -35,7 +36,7 @@ from .chat import PICTURE_WEIGHT, Chat, Rows
 from .find import ENCODER, finding_loss, truth
 from .questions import NUMBERS, Question, ask, one
 from .scenes import training_scenes
-from .states import Clock, load_state, save_state
+from .states import load_state, train
 
 SCENES = 4
 QUESTIONS_EACH = 4
@@ -121,9 +122,12 @@ class Tally:
         for row, number, by_picture, hit in zip(where, numbers, decided, hits.tolist(), strict=True):
             self.hits[asked[row][number].about if by_picture else "others"].append(hit)
 
-    def __str__(self) -> str:
+    def told(self) -> str:
+        """The report; the next one begins."""
         reading, finding = (mean(column) for column in zip(*self.losses, strict=True))
         shares = ", ".join(f"{about} {mean(hits):.2f}" for about, hits in sorted(self.hits.items()))
+        self.hits.clear()
+        self.losses.clear()
         return f"loss {reading:.3f} finding {finding:.3f}; {shares}"
 
 
@@ -158,7 +162,8 @@ def train_projector(model: ChatModel, states: Path, minutes: float) -> None:
         return true_slots(scenes), torch.zeros(())
 
     optimiser = torch.optim.AdamW(_groups(reader.projector), weight_decay=0.0)
-    _train(chat, reader.projector, reader.projector, optimiser, states / PROJECTOR, minutes, slots)
+    losses = partial(_losses, chat, reader.projector, slots)
+    train(states / PROJECTOR, reader.projector, optimiser, minutes, WARM_UP, losses)
 
 
 def train_reader(model: ChatModel, states: Path, minutes: float, shipped: Path) -> None:
@@ -175,7 +180,7 @@ def train_reader(model: ChatModel, states: Path, minutes: float, shipped: Path) 
 
     groups = [*_groups(reader.projector), {"params": list(reader.encoder.parameters()), "lr": ENCODER_RATE}]
     optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
-    _train(chat, reader, reader.projector, optimiser, states / READER, minutes, slots)
+    train(states / READER, reader, optimiser, minutes, WARM_UP, partial(_losses, chat, reader.projector, slots))
 
 
 def newest_reader(states: Path, shipped: Path, width: int) -> tuple[PictureReader, dict[str, tuple[int, float]]]:
@@ -194,36 +199,17 @@ def newest_reader(states: Path, shipped: Path, width: int) -> tuple[PictureReade
     return reader, found
 
 
-def _train(
-    chat: Chat,
-    trained: nn.Module,
-    projector: Projector,
-    optimiser: torch.optim.Optimizer,
-    file: Path,
-    minutes: float,
-    slots_for: Callable[[Sequence[Scene]], tuple[Slots, Tensor]],
-) -> None:
-    """The loop of both: ``slots_for`` gives a batch's slots and the encoder's own loss."""
-    candidates = answer_candidates(chat)
-    clock = Clock(load_state(file, trained, optimiser), minutes)
-    rates = [group["lr"] for group in optimiser.param_groups]
-    random, scenes = Random(clock.step), training_scenes(seed=10_000 + clock.step)
-    tally = Tally()
-    while not clock.done:
+def _losses(
+    chat: Chat, projector: Projector, slots_for: Callable[[Sequence[Scene]], tuple[Slots, Tensor]], step: int
+) -> Iterator[tuple[Tensor, Callable[[], str]]]:
+    """Of both: ``slots_for`` gives a batch's slots and the encoder's own loss."""
+    candidates, tally = answer_candidates(chat), Tally()
+    random, scenes = Random(step), training_scenes(seed=10_000 + step)
+    while True:
         batch = list(islice(scenes, SCENES))
         asked = [ask(scene, random, QUESTIONS_EACH) for scene in batch]
         rows = chat.rows(asked)
-        for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * min(1, (clock.step + 1) / WARM_UP) * clock.cooling
         slots, finding = slots_for(batch)
         loss, hits = reading_loss(chat, projector(slots), rows, candidates)
-        optimiser.zero_grad()
-        (loss + finding).backward()
-        torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
-        optimiser.step()
         tally.add(asked, rows, hits, (loss.item(), finding.item()))
-        if clock.tick():
-            print(f"{clock} {tally}", flush=True)
-            save_state(file, trained, optimiser, clock)
-            tally = Tally()
-    save_state(file, trained, optimiser, clock)
+        yield loss + finding, tally.told

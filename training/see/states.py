@@ -1,16 +1,20 @@
-"""Training states on disk: weights, the optimiser's moments, steps and minutes. A killed run goes on from the last."""
+"""The training loop of all steps, and their states on disk: weights, the optimiser's moments, steps and minutes.
+
+A killed run goes on from the last state.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from training.files import replacing_file
 
@@ -55,6 +59,36 @@ class Clock:
 
     def __str__(self) -> str:
         return f"step {self.step} minute {self.seconds / 60:.1f}"
+
+
+def train(
+    file: Path,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    minutes: float,
+    warm_up: int,
+    losses_from: Callable[[int], Iterator[tuple[Tensor, Callable[[], str]]]],
+) -> None:
+    """Trains ``model`` for ``minutes``, earlier runs included; the state is kept in ``file``.
+
+    ``losses_from(step)`` yields, from the step of that number on, the loss of each and what to tell of it now and then.
+    ``warm_up``: the steps until the optimiser's rates are reached.
+    """
+    clock = Clock(load_state(file, model, optimiser), minutes)
+    rates = [group["lr"] for group in optimiser.param_groups]
+    losses = losses_from(clock.step)
+    while not clock.done:
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1, (clock.step + 1) / warm_up) * clock.cooling
+        loss, figures = next(losses)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        if clock.tick():
+            print(f"{clock} {figures()}", flush=True)
+            save_state(file, model, optimiser, clock)
+    save_state(file, model, optimiser, clock)
 
 
 def save_state(file: Path, model: nn.Module, optimiser: torch.optim.Optimizer, clock: Clock) -> None:

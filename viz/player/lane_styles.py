@@ -12,7 +12,7 @@ from zlib import crc32
 
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.specs import all_specs
+from decoding.lookahead.spec import all_specs
 from decoding.records.generate import TITLES, call_of
 
 N_COLOURS = 14  # --sd-l0 to --sd-l13

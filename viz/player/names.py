@@ -6,9 +6,9 @@ from typing import Any
 
 from decoding.errors import UserError
 from decoding.lookahead.lanes import Lane, parse_lane
-from decoding.lookahead.specs import all_specs
+from decoding.lookahead.spec import all_specs
 from decoding.records.generate import CAPTIONS, call_of
-from decoding.records.model_free import MODEL_FREE
+from decoding.records.pairs import MODEL_FREE
 
 from .lane_styles import lane_style
 

@@ -22,7 +22,7 @@ from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.costaware import lines
 from decoding.lookahead.fitted import heads_of
 from decoding.lookahead.ledger import cheapest, rows_from_json
-from decoding.lookahead.specs import all_specs
+from decoding.lookahead.spec import all_specs
 from decoding.records.generate import why_no_chain
 from decoding.records.pairs import is_asked
 from decoding.records.run_file import to_plain
