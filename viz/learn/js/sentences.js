@@ -80,7 +80,7 @@ function draftReads(chain, at) {
 
 /** What the policy decided after this guess. */
 function decisionOf(lane, it, guess, at) {
-  const last = at === it.drafted - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess on";
+  const last = at === it.drafted - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess again";
   if (guess.score != null && guess.threshold != null) {
     return `The policy ${lane.name} compares its score ${fixed(guess.score, 3)} with the threshold ${fixed(guess.threshold, 3)}: ${outcome}.`;
   }
