@@ -296,7 +296,7 @@ def test_the_end_of_a_lesson_has_the_score_and_leads_on(there):
             page.locator(".sl-answer", has_text="more slowly").click()  # too late for the score
     page.locator(".sl-turn .sl-main").click()
     end = page.locator(".sl-end")
-    assert "Of 7 questions you answered 2, 1 of them rightly at once." in end.inner_text()
+    assert "You answered 2 of 7 questions, 1 of them correctly at the first try." in end.inner_text()
     end.get_by_role("button", name="Step 6: ").click()
     assert page.locator(".sl-lesson-text h2").inner_text() == "The same text, always"
     assert page.locator(".sl-answer.sl-right").count() == 1

@@ -88,7 +88,7 @@ export class Play {
     const cost = this.model.costs, draft = this.model.draft, lengths = this.lengths();
     const best = memory.read(`best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
     return el("div", "sl-card", el("h2", "", "You decide: guess again, or check now?"),
-      el("p", "", `The draft shows one guess at a time and how sure it is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
+      el("p", "", `You see one guess at a time and how sure the draft is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
       el("p", "", "Keys: → or g to guess again, ↓ or c to check now."),
       el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sd-button sl-main" }), { id: "sl-start" }), best ? el("span", "sd-mute", `Your best here: ${times(best)}`) : null));
   }
