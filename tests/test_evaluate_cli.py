@@ -42,7 +42,7 @@ def test_whatif_says_where_the_clock_ranks_the_lanes_otherwise(tmp_path):
     path = tmp_path / "run.json"
     words = ("whatif", str(path), "--lanes", "confidence:0.5,confidence:0.3")
     save_run(run, path)
-    assert "believe the clock" not in command(*words)[1]
+    assert "Trust the clock" not in command(*words)[1]
     first = max(run.lanes[1:], key=lambda trace: speedup(run, trace).median)
     for repeat in first.repeats:
         repeat.rest_s = [seconds + repeat.decode_s for seconds in repeat.rest_s]
