@@ -19,7 +19,7 @@ from viz.page import build_page, serve
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text} is no port: choose a number from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port: choose a number from 1 to 65535")
     return int(text)
 
 

@@ -63,7 +63,7 @@ def test_whatif_with_another_draft_cost(run_file):
     "arguments, sentence",
     [
         (["--lanes", "static:99"], "from 1 to 20"),
-        (["--lanes", "other/static:5"], "recorded nothing of the draft other"),
+        (["--lanes", "other/static:5"], "no recorded guesses of the draft other"),
         (["--cost-ratio", "nan"], "cost ratio"),
         (["--cost-ratio", "-1"], "cost ratio"),
         (["--cost-ratio", "1e308"], "a number from 0 to 1,000,000"),

@@ -92,7 +92,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
         _show_draft(draft, [row for row in rows if row["draft"] == draft])
     out.print(
         "gain: how far the latency is below the best static SL's, simulated with this machine's costs; F1: at "
-        "threshold 1/2, next to always-accept's; error: of calibration; decision: its cost with features, in draft steps."
+        "threshold 1/2, next to always-accept's; error: of calibration; decision: cost with features, in draft steps."
     )
 
 

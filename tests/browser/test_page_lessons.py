@@ -42,7 +42,7 @@ def test_a_lesson_is_walked_to_its_end(there, lesson):
         page.locator(".sl-turn .sl-main").click()
     end = page.locator(".sl-end")
     asked = sum("question" in step for step in steps)
-    assert f"Of {asked} question{'s' * (asked > 1)} you answered" in end.inner_text()
+    assert f" of {asked} question{'s' * (asked > 1)}, " in end.inner_text()
     for goal in next(one for one in shipped_lessons() if one["id"] == lesson)["goals"]:
         assert goal in end.inner_text()
     end.get_by_role("button", name="All lessons").click()
