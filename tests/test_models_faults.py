@@ -110,7 +110,7 @@ def test_files_that_are_broken_or_missing(folder):
     with pytest.raises(UserError, match="broken model: its config.json is not JSON"):
         read_config(folder)
     (folder / "config.json").unlink()
-    with pytest.raises(UserError, match="contains no model: its config.json cannot be read"):
+    with pytest.raises(UserError, match="has no model: its config.json cannot be read"):
         read_config(folder)
 
 
