@@ -19,18 +19,18 @@ from viz.page import build_page, serve
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text} is no port: choose a number from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port: choose a number from 1 to 65535")
     return int(text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speculoscope: watch speculative decoding as it happens.")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--backend", metavar="URL", help="where to run: a served backend, or space:OWNER/NAME")
+    source.add_argument("--backend", metavar="URL", help="where to run models: a served backend, or space:OWNER/NAME")
     source.add_argument("--recorded", action="store_true", help="show recorded runs only; nothing runs live")
     parser.add_argument("--mcp", action="store_true", help="offer tools to language models, over MCP")
     parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME"), help="address to listen on")
-    parser.add_argument("--port", type=_port, help="port to listen on; without it the first free one from 7860 on")
+    parser.add_argument("--port", type=_port, help="port to listen on; default: the first free port from 7860 on")
     options = parser.parse_args()
     try:
         backend = choose_backend(url=options.backend, recorded=options.recorded)

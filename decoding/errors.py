@@ -23,7 +23,7 @@ def sentence_of(error: Exception) -> str:
         return f"The {what} ran out of memory: choose a smaller pair, a shorter prompt or fewer new tokens."
     first_line = (str(error).splitlines() or [""])[0][:200]
     fault = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    return f"The program itself broke down ({fault}). Try again; if it happens again, see the program's log."
+    return f"The program failed ({fault}). Try again; if it happens again, see the program's log."
 
 
 def first_fault(error: Any) -> str:

@@ -27,8 +27,8 @@ from tests.runs import make_run
         (OutOfMemoryError("CUDA out of memory"), "The GPU ran out of memory: choose a smaller pair"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "The machine ran out of memory"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "The GPU ran out of memory"),
-        (RuntimeError("first line\nsecond"), "broke down (RuntimeError: first line). Try again"),
-        (AssertionError(), "broke down (AssertionError). Try again"),
+        (RuntimeError("first line\nsecond"), "failed (RuntimeError: first line). Try again"),
+        (AssertionError(), "failed (AssertionError). Try again"),
     ],
 )
 def test_every_fault_is_reported_in_a_sentence(error, words):

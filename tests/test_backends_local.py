@@ -105,7 +105,7 @@ def test_after_a_fault_of_the_gpu_the_next_run_gets_a_new_process(make_backend):
             waiting = backend.compare(small_request(), threading.Event())
             next(waiting)
         last = event
-    assert last.kind == "failed" and "the GPU refuses further work after a fault" in last.data["message"]
+    assert last.kind == "failed" and "the GPU accepts no work after a fault" in last.data["message"]
     assert list(stream) == [] and list(waiting)[-1].kind == "finished"  # it waited in the queue meanwhile
 
 
@@ -140,7 +140,7 @@ def test_a_process_that_hangs_is_replaced(backend, monkeypatch):
         events.append(event)
         if event.kind == "iterations" and backend._worker is not None:
             os.kill(backend._worker.pid, signal.SIGSTOP)
-    assert events[-1].kind == "failed" and "no sign of life" in events[-1].data["message"]
+    assert events[-1].kind == "failed" and "did not respond" in events[-1].data["message"]
     monkeypatch.undo()
     assert compare(backend)[-1].kind == "finished"
 

@@ -109,7 +109,7 @@ def test_a_gpu_taken_back_in_the_midst_is_a_sentence(backend, spaces):
     spaces.take_back_after = 5
     events = compare(backend)
     check_stream(events)
-    assert "taken back" in events[-1].data["message"]
+    assert "withdrawn" in events[-1].data["message"]
 
 
 def test_cancel_closes_the_call(backend, spaces):

@@ -79,7 +79,7 @@ def test_what_cannot_be_is_a_sentence(pair, tmp_path):
         load_pair(target=str(plain), draft=str(plain), device="cpu").encode_prompt("hi", True)
     refusing = AutoTokenizer.from_pretrained(plain)
     refusing.chat_template = "{{ raise_exception('no system role') }}"
-    with pytest.raises(UserError, match="takes no such messages .no system role"):
+    with pytest.raises(UserError, match="does not accept these messages .no system role"):
         Tokenizer(refusing).chat("hi", "Be kind.")
 
 

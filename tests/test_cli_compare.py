@@ -273,5 +273,5 @@ def test_the_verdict_names_where_texts_differ():
         "(a near tie), bfloat16."
     )
     run.lanes[1].verdict = Verdict(same=None)
-    assert "rightly differ" in verdict(run)
+    assert "correctly differ" in verdict(run)
     assert any("best static SL" in line for line in remarks(run))

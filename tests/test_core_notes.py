@@ -17,7 +17,7 @@ def test_the_default_lanes_run_where_nothing_was_fitted():
     run = finished_run(request(lanes=list(DEFAULT_LANES)), ToyPair())
     lanes = ["autoregressive", "static:5", "confidence:0.4", "oracle"]
     assert [trace.lane for trace in run.lanes] == run.settings.lanes == lanes
-    note = "It runs in place of DISCO, which is not fitted for this pair."
+    note = "It replaces DISCO, which is not fitted for this pair."
     assert [trace.notes for trace in run.lanes] == [[], [], [note], []]
     with pytest.raises(UserError, match="disco is not fitted .* leave this lane out"):
         finished_run(request(lanes=["autoregressive", "disco"]), ToyPair())
@@ -32,7 +32,7 @@ def test_a_repeat_that_went_otherwise_is_left_out_and_noted():
             prepared.pair._drafts["small"].seed += 7
     trace = comparison.run.lanes[0]
     assert len(trace.repeats) == 1
-    assert trace.notes == ["A repeat had other iterations than the first one here and was left out, in all lanes."]
+    assert trace.notes == ["A repeat whose iterations differed from the first one's was left out, in all lanes."]
 
 
 def test_a_repeat_with_other_iterations_counts_in_no_lane(monkeypatch):

@@ -232,5 +232,5 @@ def test_a_run_of_another_version_s_scene_opens_without_its_drawing(run):
 def test_a_photograph_for_a_target_that_reads_scenes_is_refused(pair, tmp_path):
     file = tmp_path / "a.png"
     Image.new("RGB", (40, 30)).save(file)
-    with pytest.raises(UserError, match="drawn scenes only"):
+    with pytest.raises(UserError, match="only drawn scenes"):
         prepare(replace(ASKED, picture=pack_file(file)), pair)

@@ -42,7 +42,7 @@ def test_whatif_says_where_the_clock_ranks_the_lanes_otherwise(tmp_path):
     path = tmp_path / "run.json"
     words = ("whatif", str(path), "--lanes", "confidence:0.5,confidence:0.3")
     save_run(run, path)
-    assert "believe the clock" not in command(*words)[1]
+    assert "Trust the clock" not in command(*words)[1]
     first = max(run.lanes[1:], key=lambda trace: speedup(run, trace).median)
     for repeat in first.repeats:
         repeat.rest_s = [seconds + repeat.decode_s for seconds in repeat.rest_s]
@@ -63,7 +63,7 @@ def test_whatif_with_another_draft_cost(run_file):
     "arguments, sentence",
     [
         (["--lanes", "static:99"], "from 1 to 20"),
-        (["--lanes", "other/static:5"], "recorded nothing of the draft other"),
+        (["--lanes", "other/static:5"], "no recorded guesses of the draft other"),
         (["--cost-ratio", "nan"], "cost ratio"),
         (["--cost-ratio", "-1"], "cost ratio"),
         (["--cost-ratio", "1e308"], "a number from 0 to 1,000,000"),

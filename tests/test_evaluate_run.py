@@ -187,7 +187,7 @@ def test_a_line_cut_short_by_a_kill_is_done_again(tmp_path):
 
 def test_the_folder_of_another_evaluation_is_refused(tmp_path):
     run(tmp_path)
-    with pytest.raises(UserError, match="contains other work .other max_new_tokens"):
+    with pytest.raises(UserError, match="contains other work .different max_new_tokens"):
         run(tmp_path, replace(OPTIONS, max_new_tokens=30))
 
 

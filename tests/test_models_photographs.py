@@ -107,8 +107,8 @@ def test_what_is_no_photograph_is_refused(pair, picture):
     asked = CompareRequest(QUESTION, ["autoregressive"], 4, chat=True, repeats=1, picture=picture)
     for change, words in (
         ({"picture": "🐱🐶"}, "reads photographs"),
-        ({"picture": "data:text/html;base64,PGI+"}, "no picture"),
-        ({"picture": "data:image/png;base64,AAAA"}, "no picture"),
+        ({"picture": "data:text/html;base64,PGI+"}, "not a picture"),
+        ({"picture": "data:image/png;base64,AAAA"}, "not a picture"),
         ({"picture": picture, "system": "Be kind."}, "system message"),
     ):
         with pytest.raises(UserError, match=words):
@@ -126,7 +126,7 @@ def test_files_are_checked_made_small_and_encoded_again(tmp_path):
     noise(tmp_path / "c.gif", kind="GIF")
     (tmp_path / "d.png").write_bytes((tmp_path / "a.jpg").read_bytes()[:3000])
     for name in ("b.png", "c.gif", "d.png"):
-        with pytest.raises(UserError, match=f"{name} is no picture"):
+        with pytest.raises(UserError, match=f"{name} is not a picture"):
             pack_file(tmp_path / name)
     with pytest.raises(UserError, match="Cannot read the picture"):
         pack_file(tmp_path / "none.png")

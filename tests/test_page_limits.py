@@ -141,7 +141,7 @@ def test_a_program_has_so_many_runs_at_once_and_no_more(served):
     for job in jobs:
         next(iter(job))
     refused = list(client.submit(**arguments))
-    assert [event["kind"] for event in refused] == ["failed"] and "under way" in refused[0]["data"]["message"]
+    assert [event["kind"] for event in refused] == ["failed"] and "in progress" in refused[0]["data"]["message"]
     for job in jobs:
         job.cancel()
 

@@ -70,7 +70,7 @@ def test_emoji_are_read_from_text_with_or_without_their_selector():
     assert what_of("🐱 ☂️☂") == [What("cat"), What("umbrella"), What("umbrella")]
     assert what_of("🐱 red-star Blue-7") == [What("cat"), What("star", "red"), What("7", "blue")]
     for wrong in ("🐱x", "🐱 red", "red-", "7", "-star", "red-cat", "<b>"):
-        with pytest.raises(UserError, match="is none of the"):
+        with pytest.raises(UserError, match="is neither one of the"):
             what_of(wrong)
 
 

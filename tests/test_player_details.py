@@ -57,7 +57,7 @@ def test_the_policy_shows_score_and_threshold(run):
     token = trace.iterations[i].drafted[last]
     expected = f"Policy: score {token.score:.3f} against the threshold 0.600: then checked."
     assert token_details(run, 2, i, last)["policy"] == expected
-    assert token_details(run, 2, i, 0)["policy"].endswith("guessed on.")
+    assert token_details(run, 2, i, 0)["policy"].endswith("kept guessing.")
 
 
 def test_sampling_shows_p_q_ratio_and_draw():

@@ -67,7 +67,7 @@ def test_policies_that_plan_are_not_asked_step_by_step(monkeypatch):
 
 @pytest.mark.parametrize(
     "lane, word",
-    [("other/static:5", "recorded nothing of the draft other"), ("static:10000", "from 1 to 20"), ("disco", "fit")],
+    [("other/static:5", "no recorded guesses of the draft other"), ("static:10000", "from 1 to 20"), ("disco", "fit")],
 )
 def test_what_cannot_be_simulated_is_refused_in_a_sentence(lane, word):
     with pytest.raises(UserError, match=word):

@@ -252,7 +252,7 @@ def test_a_lost_face_is_a_sentence_and_frees_the_devices(cluster):
 
 def test_a_visitor_who_vanishes_frees_the_replica(growing):
     assert read_some(growing.begin("vanished-run", **LONG), 3)
-    wait_until(lambda: "0 runs are under way, 0 waiting" in growing.status(), 120)
+    wait_until(lambda: "0 runs are in progress, 0 waiting" in growing.status(), 120)
     assert growing.ask()[-1].kind == "finished" and running("growing") == 1
 
 
@@ -261,7 +261,7 @@ def test_replicas_are_added_as_visitors_need_up_to_the_bound(growing):
     with ThreadPoolExecutor(3) as visitors:
         asked = [visitors.submit(growing.ask, number, cancel, **LONG) for number in range(3)]
         wait_until(lambda: running("growing") == 2, 240)
-        wait_until(lambda: "2 runs are under way, 1 waiting" in growing.status(), 240)
+        wait_until(lambda: "2 runs are in progress, 1 waiting" in growing.status(), 240)
         cancel.set()
         assert {one.result(120)[-1].kind for one in asked} == {"cancelled"}
     assert running("growing") == 2

@@ -90,7 +90,7 @@ def lane_choices(pairs: Sequence[PairDescription], examples: Sequence[Example] =
 
 def lane_lines(choices: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """For each label of the list of lanes its group and a line on what the lane does."""
-    best = [_group("static:1"), "always as many as were best on validation prompts, at the costs of this machine"]
+    best = [_group("static:1"), "always the SL that was best on validation prompts, at this machine's costs"]
     lines = {label: [_group(lane), _line(lane)] for label, lane in choices if not label.startswith(BEST_SL)}
     return {**lines, BEST_SL: best}  # for the label with any number
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import gradio as gr
 
 PERIOD_S = 0.07  # between two deltas
-BROKEN = "Something failed on the server; this is not your fault. Try again; the server's log has the details."
+BROKEN = "Something failed on the server; this is not your fault. Try again. The server's log has the details."
 
 PER_SESSION = 4  # runs of one browser tab or one program: a race, both reports, and one to spare
 PER_ADDRESS = 12  # per internet address: half of the places in the queue
@@ -222,6 +222,6 @@ def _is_public(host: str) -> bool:
 def check_share(of_session: int, of_address: int) -> None:
     """Raises UserError if the visitor has too many runs under way."""
     if of_session >= PER_SESSION:
-        raise UserError(f"You have {of_session} runs under way, the maximum: wait for one to end, or stop it.")
+        raise UserError(f"You have {of_session} runs in progress, the maximum: wait for one to end, or stop one.")
     if of_address >= PER_ADDRESS:
-        raise UserError(f"{of_address} runs from your address are under way, the maximum: try again soon.")
+        raise UserError(f"{of_address} runs from your address are in progress, the maximum: try again soon.")

@@ -294,5 +294,5 @@ def _draft_of(run: Run, lane: Lane) -> str:
     draft = lane.draft or (run.pair.default_draft if not lane.is_plain else next(iter(run.chains)))
     if draft not in run.chains:
         known = ", ".join(run.chains)
-        raise UserError(f"This run recorded nothing of the draft {draft}: choose one of {known}.")
+        raise UserError(f"This run has no recorded guesses of the draft {draft}: choose one of {known}.")
     return draft

@@ -29,7 +29,7 @@ STALL_S = 20.0  # how long the worker waits for a reader that does not read
 UNHEEDED_S = 30.0  # how long a cancelled job may continue before its process is killed
 SILENT_S = 60.0  # how long a worker at work may give no sign of life before it is replaced
 SILENT = (
-    "The process that runs the models gave no sign of life for a minute and was ended. The part that was decoded is "
+    "The process that runs the models did not respond for a minute and was ended. The part that was decoded is "
     "shown; a new process starts with the next run."
 )
 UNREAD = "The results were not read for too long, so the run was ended: start it again."
@@ -108,7 +108,7 @@ class LocalBackend(Backend):
         with self._lock:
             if self._running is None:
                 return "Runs on this machine; nothing is running."
-            return f"Runs on this machine; one run is under way, {len(self._line)} waiting."
+            return f"Runs on this machine; one run is in progress, {len(self._line)} waiting."
 
     def close(self) -> None:
         """End the worker; runs under way fail with a sentence."""

@@ -74,7 +74,7 @@ class WorkerProcess:
         """A clause on the exit status: "was killed by signal 9 (SIGKILL)"."""
         code = self._process.wait()
         if code == GPU_LOST:
-            return "had to end, because the GPU refuses further work after a fault (the program's log names it)"
+            return "had to end, because the GPU accepts no work after a fault (see the program's log)"
         if code >= 0:
             return f"ended with status {code}; the program's log has the reason"
         hint = ", often for lack of memory" if -code == signal.SIGKILL else ""

@@ -141,7 +141,7 @@ class RayBackend(Backend):
 
     def status(self) -> str:
         with self._lock:
-            return f"Runs on a Ray cluster; {self._running} runs are under way, {len(self._waiting)} waiting."
+            return f"Runs on a Ray cluster; {self._running} runs are in progress, {len(self._waiting)} waiting."
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
         number = next(self._numbers)

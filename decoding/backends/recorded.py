@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 RECORDINGS = Path(__file__).resolve().parent.parent.parent / "recordings"
 INDEX = "index.json"
 MAX_BYTES = 600_000
-NOTHING_LIVE = "Only recorded results are shown here: start the program without --recorded to measure new ones."
+NOTHING_LIVE = "Only recorded results are shown here. To measure new ones, start the program without --recorded."
 
 
 @dataclass(slots=True)

@@ -147,7 +147,7 @@ class Sessions:
                     raise Refusal(409, "There is already a run with this id and other settings.")
                 return
             if sum(not session.stream.ended for session in self._known.values()) >= self._limits.max_runs:
-                sentence = f"{self._limits.max_runs} runs are under way or waiting, the maximum: try again soon."
+                sentence = f"{self._limits.max_runs} runs are running or waiting, the maximum: try again soon."
                 raise Refusal(503, sentence)
             kind, options = _read_body(body, self._limits)
             stream = EventStream(run, self._events(run, kind, options), _line, self._limits.window)

@@ -113,7 +113,7 @@ class SpaceBackend(Backend):
             return str(error)
         kind, message = type(error).__name__, re.sub(r"<[^>]*>", "", str(error)).strip()
         if QUOTA.search(message):
-            return f"{self._place} has no GPU for this run: {message[:200]}. Its recorded runs still play."
+            return f"{self._place} has no GPU for this run: {message[:200]}. You can still play its recorded runs."
         if kind in ("TooManyRequestsError", "QueueError"):
             return f"{self._place} has too many visitors at the moment: try again soon."
         if "invalid state" in message or "PAUSED" in message or "SLEEPING" in message:

@@ -26,7 +26,7 @@ START_S = 10.0  # moving the weights, measuring the costs, the warm-up
 SECONDS_PER_TOKEN = 0.012  # of the slowest lane, generously: less is returned, more is cut off
 EXTRA_PASSES = 2  # the reference text and the chains, on top of the repeats
 LONGEST_S = 120.0
-RECORDED = "The recorded runs still play."
+RECORDED = "You can still play the recorded runs."
 
 
 class ZeroGPUBackend(Backend):
@@ -63,7 +63,7 @@ class ZeroGPUBackend(Backend):
 
     def _check(self, request: CompareRequest) -> CompareRequest:
         if request.target or request.pair not in ("", self._pair.name):
-            raise UserError(f"Here only the pair {self._pair.name} runs: choose it, or run others on your own machine.")
+            raise UserError(f"Only the pair {self._pair.name} runs here: choose it, or run others on your own machine.")
         if (request.dtype, request.weights) != ("auto", "auto"):
             raise UserError("Here the models are loaded before a run: leave number format and weights at auto.")
         return super()._check(request)
@@ -80,7 +80,7 @@ class ZeroGPUBackend(Backend):
                     yield one, json.loads(text)
                     if one in LAST_KINDS:
                         return
-            yield "failed", {"message": f"The GPU was taken back before the run was done. {ASK_FOR_LESS} {RECORDED}"}
+            yield "failed", {"message": f"The GPU was withdrawn before the run was done. {ASK_FOR_LESS} {RECORDED}"}
         except Exception as error:  # the boundary to people: Spaces raises gradio errors, which are not known here
             yield "failed", {"message": refusal(error)}
 

@@ -24,10 +24,10 @@ from ..lookahead.lanes import parse_lane
 from ..records.request import CompareRequest
 from ..records.trace import Costs
 
-NOTE = "llama.cpp rounds activations to eight bits, so its text may part from ours."
+NOTE = "llama.cpp rounds activations to eight bits, so its text may differ from ours."
 MISSING = (
-    "llama.cpp is not here: pip install -r requirements-llamacpp.txt (its compilation takes some minutes and needs a "
-    "C++ compiler), then run the same command again."
+    "llama.cpp is not installed: pip install -r requirements-llamacpp.txt (compiling it takes some minutes and needs "
+    "a C++ compiler), then run the same command again."
 )
 
 
@@ -157,7 +157,7 @@ class LlamaCppContender:
     """llama.cpp's plain greedy decoding of a GGUF file, through the optional package llama-cpp-python.
 
     Its decode time begins with the first new token, as ours does. llama.cpp multiplies the file's four-bit weights by
-    activations rounded to eight bits, so its text may part from ours.
+    activations rounded to eight bits, so its text may differ from ours.
     """
 
     def __init__(self, file: Path, context: int, threads: int = 1) -> None:

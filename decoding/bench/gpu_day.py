@@ -66,7 +66,7 @@ def run_day(out: Path, minutes: float, run: Run, pair: str = "", now: Callable[[
     for step in steps:
         done = read_step(out, step.name)
         if done is not None and _work(done["command"]) != _work(step.words):
-            raise UserError(f"{out} holds a day of other commands (see {step.name}.json): name another folder.")
+            raise UserError(f"{out} holds results of other commands (see {step.name}.json): choose another folder.")
     for step in steps:
         left = (end - now()) / 60
         if (done := read_step(out, step.name)) is not None and done["status"] == 0:

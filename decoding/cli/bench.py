@@ -43,7 +43,7 @@ class Engine(str, Enum):
 
 def bench(
     against: Annotated[Engine, typer.Option(help="The other engine.")] = Engine.transformers,
-    pair: Annotated[str, typer.Option(help="A pair by its name; default: every embedded pair.")] = "",
+    pair: Annotated[str, typer.Option(help="The name of a pair; default: every embedded pair.")] = "",
     target: Target = "",
     draft: Draft = "",
     limit: Limit = 4,
@@ -51,7 +51,7 @@ def bench(
     max_new_tokens: Annotated[int, typer.Option(help="The length of each text, in tokens.", min=8)] = 128,
     device: Device = "cpu",
     dtype: Dtype = "auto",
-    weights: Annotated[str, typer.Option(help="Of our target: auto, or int4; transformers' keeps the dtype.")] = "auto",
+    weights: Annotated[str, typer.Option(help="Our target's: auto or int4; transformers uses --dtype.")] = "auto",
     folder: Annotated[Path | None, typer.Option("--out", help="Write bench.json and bench.md here.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -96,12 +96,12 @@ def lossless(
     pair: PairName = "",
     target: Target = "",
     draft: Annotated[str, typer.Option(help="Which draft of the pair; with --target, its folder or Hub id.")] = "",
-    suite: Annotated[str, typer.Option(help="Prompts of this suite; all: interleaved over the suites.")] = "all",
+    suite: Annotated[str, typer.Option(help="Prompts of this suite; all: of every suite in turn.")] = "all",
     limit: Annotated[int, typer.Option(help="Number of prompts.", min=1)] = 100,
-    skip: Annotated[int, typer.Option(help="Skip this many of them, which were compared before.", min=0)] = 0,
+    skip: Annotated[int, typer.Option(help="Skip this many prompts that were compared before.", min=0)] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.", min=1)] = 32,
     longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
-    minutes: Annotated[float | None, typer.Option(help="Start no further prompt after this many minutes.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Start no new prompt after this many minutes.")] = None,
     kept: Annotated[
         Path | None, typer.Option("--out", help="Keep the counts in this file; the same command continues from it.")
     ] = None,

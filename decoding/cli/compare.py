@@ -32,13 +32,13 @@ def compare(
         Path | None, typer.Option(help="A PNG, JPEG or WebP file, for a target that reads photographs.")
     ] = None,
     hold_image: Annotated[
-        bool, typer.Option("--hold-image", help="Keep the photograph in the run file, too, not only a small preview.")
+        bool, typer.Option("--hold-image", help="Store the whole photograph in the run file, not only a small preview.")
     ] = False,
     again: Annotated[
         Path | None,
         typer.Option(
-            help="Repeat this run file: its settings, its cost curves. No other setting counts, but --image for a "
-            "photograph that the file does not hold."
+            help="Repeat this run file with its settings and cost curves. Other settings are ignored, except --image "
+            "for a photograph that the file does not contain."
         ),
     ] = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
@@ -115,7 +115,7 @@ def _shown(events: Iterable[Event], progress: Progress) -> Iterator[Event]:
         elif event.kind == "progress":
             progress.update(bar, description=visible(data["message"]), total=1.0, completed=data.get("fraction") or 0.0)
         elif event.kind == "lane_started":
-            description = f"On the clock: {lanes[data['lane']]}, repeat {data['repeat'] + 1}"
+            description = f"Timing {lanes[data['lane']]}, repeat {data['repeat'] + 1}"
             progress.update(bar, description=visible(description), total=None)
         yield event
 

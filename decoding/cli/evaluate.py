@@ -30,15 +30,15 @@ def evaluate(
     lanes: Annotated[
         str,
         typer.Option(
-            help="Comma-separated; default: every policy for chains, and static-opt (tuned). Trees are named: tree-opt "
-            "(tuned), costtree."
+            help="Lanes, separated by commas. Default: every policy that guesses chains, and static-opt (tuned). Trees "
+            "are left out unless named: tree-opt (tuned), costtree."
         ),
     ] = "",
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for working files and reports; an existing one is continued.")
     ] = None,
     ray: Annotated[
-        str, typer.Option("--ray", metavar="ADDRESS", help="Spread the prompts over the replicas of this Ray cluster.")
+        str, typer.Option("--ray", metavar="ADDRESS", help="Share the prompts among this Ray cluster's replicas.")
     ] = "",
     ship: Annotated[
         bool,
@@ -67,7 +67,7 @@ def evaluate(
         else:
             result, folder = _run(asked, out_folder, cancel.is_set)
     if result is None:
-        err.print(Text(f"Stopped. What was collected is kept in {folder}: the same command continues from there."))
+        err.print(Text(f"Stopped. What was collected is kept in {folder}. The same command continues from there."))
         raise typer.Exit(CANCELLED)
     _report(result, folder, ship, as_json)
 

@@ -18,7 +18,7 @@ def fit(
     pair: PairName = "",
     draft: Annotated[str, typer.Option(help="Which draft of the pair, or all; with --target, its folder.")] = "",
     target: Target = "",
-    suite: Annotated[str, typer.Option(help="The prompts: a suite (see `suites list`), or all.")] = "all",
+    suite: Annotated[str, typer.Option(help="Which prompts: a suite (see `suites list`), or all.")] = "all",
     train: Annotated[int, typer.Option(min=1, help="Prompts to train on.")] = 480,
     validation: Annotated[int, typer.Option(min=1, help="Prompts to calibrate and tune on.")] = 160,
     max_new_tokens: Annotated[int, typer.Option(min=16, max=1024, help="Length of each text.")] = 128,
@@ -26,7 +26,7 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, help="Seed of training and mixing.")] = 0,
     only_chains: Annotated[
         bool,
-        typer.Option("--only-chains", help="Leave the policies, record again what machines choose thresholds on."),
+        typer.Option("--only-chains", help="Keep the policies; only record the validation chains again."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -91,8 +91,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
     for draft in dict.fromkeys(row["draft"] for row in rows):
         _show_draft(draft, [row for row in rows if row["draft"] == draft])
     out.print(
-        "gain: latency below the best static SL's, simulated with this machine's costs; F1 at 1/2, next to "
-        "always-accept's; error: of calibration; decision: its cost with features, relative to a draft step."
+        "gain: how far the latency is below the best static SL's, simulated with this machine's costs; F1: at "
+        "threshold 1/2, next to always-accept's; error: of calibration; decision: cost with features, in draft steps."
     )
 
 

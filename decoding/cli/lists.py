@@ -54,7 +54,7 @@ def _loads(pair: PairDescription) -> Text:
 
 
 def policies(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table only.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print only the table of the README.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the lookahead policies: their lanes, behaviour and sources."""

@@ -27,11 +27,11 @@ from .options import MaxNewTokens, Repeats
 
 
 def recordings(
-    check: Annotated[bool, typer.Option("--check", help="Only list what is stale; exit status 1 if any is.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only list stale ones; exit status 1 if any are.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="The id of a prompt to record; may be repeated.")] = None,
     max_new_tokens: MaxNewTokens = 128,
     repeats: Repeats = 5,
-    pair: Annotated[str, typer.Option(help="The pair to record with; the default one is embedded.")] = "",
+    pair: Annotated[str, typer.Option(help="The pair to record with, from models/.")] = "",
     folder: Annotated[Path, typer.Option(help="The folder of the recordings.")] = RECORDINGS,
 ) -> None:
     """Record the showcase prompts, for the page's first paint and for visitors without a GPU."""

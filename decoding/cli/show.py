@@ -192,9 +192,9 @@ def verdict(run: Run) -> str:
     """One sentence: the same text in all lanes, or where it differs and why."""
     compared = [trace for trace in run.lanes if trace.verdict.same is not None]
     if len(compared) < len(run.lanes):
-        return "Under plain speculative sampling the lanes' texts may rightly differ."
+        return "With plain speculative sampling, the lanes' texts may correctly differ."
     if len(run.lanes) < 2:
-        return "One lane alone: there is no other text to compare."
+        return "One lane: no other text to compare with."
     other = [trace for trace in compared if not trace.verdict.same]
     if not other:
         return f"Same text in all {len(run.lanes)} lanes."

@@ -26,8 +26,8 @@ def soak(
     lanes: Lanes = "autoregressive,static:5",
     max_new_tokens: MaxNewTokens = 16,
     cut_after: Annotated[float, typer.Option(help="Maximum lifetime of a connection, in seconds.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the cuts.")] = 0,
-    ray: Annotated[bool, typer.Option("--ray", help="Through Ray Serve, on a local cluster.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed that chooses when connections are cut.")] = 0,
+    ray: Annotated[bool, typer.Option("--ray", help="Run through Ray Serve, on a local cluster.")] = False,
     replicas: Annotated[int, typer.Option(help="With --ray: how many devices.")] = 2,
     as_json: AsJson = False,
 ) -> None:

@@ -27,7 +27,7 @@ MAX_RATIO = 1_000_000
 def whatif(
     run_file: Annotated[Path, typer.Argument(help="A run file written by compare --out.")],
     lanes: Annotated[str, typer.Option(help="Ranges: static:1..16,confidence:0.2..0.8/0.05.")] = "static:1..20",
-    cost_ratio: Annotated[float | None, typer.Option(help="Another c: t_draft / t_target.")] = None,
+    cost_ratio: Annotated[float | None, typer.Option(help="Another c: draft step time / target pass time.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate lanes on the text of a recorded run, with other lookahead or another draft cost."""
@@ -102,5 +102,5 @@ def _ranked_otherwise(found: dict[str, Simulated], measured: dict[str, Spread]) 
         return ""
     return (
         f"The simulation ranks {simulated} first of the lanes that ran, the clock {timed} "
-        f"({measured[timed].median:.2f}× against {measured[simulated].median:.2f}×): believe the clock."
+        f"({measured[timed].median:.2f}× against {measured[simulated].median:.2f}×). Trust the clock."
     )

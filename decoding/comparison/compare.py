@@ -30,8 +30,8 @@ Cancel = Callable[[], bool]
 FLUSH_S = 0.05  # live iterations are sent in batches of this many seconds
 MANY_REPEATS = 5  # a run with this many repeats is made to be kept: its cost curves are read READINGS times
 READINGS = 3
-MEASURING = "Timing single passes of both models: the simulated lane and policies that weigh costs need it"
-CHECKING = "Comparing a few passes with the kept cost curves"
+MEASURING = "Timing single passes of both models, for the simulated lane and for policies that use costs"
+CHECKING = "Checking a few passes against the stored cost curves"
 # Before anything is measured; plain decoding weighs no costs.
 UNKNOWN = Costs(target_s=0.0, verify_curve=[1.0], draft_step={}, overhead=0.0)
 
@@ -134,7 +134,7 @@ class Comparison:
         if plain:
             self._decoded.reference = self._decoded.lanes[plain[0]][0]
             return
-        yield "progress", _progress("chain", "Off the clock: the big model writes its text, to compare with")
+        yield "progress", _progress("chain", "Not timed: the target writes its text, for comparison")
         lane = Lane("autoregressive", None, "autoregressive", None)
         self._decoded.reference = LaneRun(self.prepared, lane, UNKNOWN).run(self._cancel)
         self._check_cancel()
@@ -145,7 +145,7 @@ class Comparison:
         names = (prepared.draft_of(lane) for lane in prepared.lanes if lane.is_oracle)
         for draft in dict.fromkeys(name for name in names if name is not None):
             assert reference is not None, "no oracle runs without the target's own text"
-            yield "progress", _progress("chain", f"Off the clock: what {draft} guesses along the text, for the oracle")
+            yield "progress", _progress("chain", f"Not timed: what {draft} guesses along the text, for the oracle")
             self._foreseen[draft] = foresee(prepared, draft, reference.output)
             self._check_cancel()
 
@@ -156,7 +156,7 @@ class Comparison:
         for number, lane in enumerate(lanes, 1):
             if lane.text in self._warm and lane.policy in self._decoded.costs.decision:
                 continue
-            yield "progress", _progress("warming up", f"Off the clock: warming up lane {number} of {len(lanes)}")
+            yield "progress", _progress("warming up", f"Not timed: warming up lane {number} of {len(lanes)}")
             found.setdefault(lane.policy, []).append(measure_decision(self.prepared, lane, self._decoded.costs))
             self._warm.add(lane.text)
             self._check_cancel()
@@ -235,7 +235,7 @@ class Comparison:
         others = [index for index, run in enumerate(runs) if _shape(run) != _shape(self._decoded.lanes[index][0])]
         for index in others:
             self._decoded.notes[index].append(
-                "A repeat had other iterations than the first one here and was left out, in all lanes."
+                "A repeat whose iterations differed from the first one's was left out, in all lanes."
             )
         if not others:
             for kept, run in zip(self._decoded.lanes, runs):
@@ -288,7 +288,7 @@ class Comparison:
 
     def _record_chains(self, output: list[int]) -> RawEvents:
         for draft in self.prepared.drafts:
-            yield "progress", _progress("chain", f"Off the clock: all that {draft} would guess, for the what-if")
+            yield "progress", _progress("chain", f"Not timed: all that {draft} would guess, for What if")
             self._decoded.chains[draft] = chain_of(self.prepared, draft, output, self._cancel)
 
     def _check_cancel(self) -> None:

@@ -144,7 +144,7 @@ def _without_unfitted(prepared: Prepared) -> Prepared:
         faulty = isinstance(heads, Heads) and lane.policy in heads.faults
         if lane.is_learned and lane.policy not in heads and not faulty:
             title, lane = lane.spec.title, parse_lane(stand_in(lane))
-            notes[lane.text] = f"It runs in place of {title}, which is not fitted for this pair."
+            notes[lane.text] = f"It replaces {title}, which is not fitted for this pair."
         lanes.append(lane)
     request = replace(prepared.request, lanes=[lane.text for lane in lanes])
     return replace(prepared, request=request, lanes=lanes, notes=notes)
@@ -175,7 +175,7 @@ def _check_vocabulary(shared: int, needed: Iterable[int]) -> None:
     beyond = sorted({token for token in needed if token >= shared})
     if beyond:
         raise UserError(
-            f"The draft knows {shared:,} tokens, and the target needs others for this text (id {beyond[0]:,}): "
+            f"The draft has {shared:,} tokens, and the target needs others for this text (id {beyond[0]:,}): "
             "choose a draft with the target's whole vocabulary."
         )
 

@@ -346,6 +346,6 @@ def _check_seam() -> None:
 
 def _moved(what: str) -> str:
     return (
-        f"transformers {transformers.__version__} generates in another way than {WRITTEN_FOR}, which the recorder is "
+        f"transformers {transformers.__version__} generates differently from {WRITTEN_FOR}, which the recorder is "
         f"written for ({what}): nothing was recorded."
     )

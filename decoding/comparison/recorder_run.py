@@ -31,7 +31,7 @@ from .costs import contradiction, fit_steps, fit_verification
 from .prepare import without_model
 
 PROMPT_NOTE = (
-    "generate does not tell the time of reading the prompt: it is taken to be what the first check and the first "
+    "generate does not report the time of reading the prompt. It is estimated as what the first check and the first "
     "drafting took beyond the median of the later ones."
 )
 LONGEST_NAME = 60  # characters of a model's name in lanes

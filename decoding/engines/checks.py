@@ -39,16 +39,16 @@ SPARE = 1.1  # for activations, buffers and the runtime
 def check_config(config: Any, name: str) -> None:
     """Raises UserError for a configuration that is not a model's, and for models with their own code."""
     if not isinstance(config, dict) or "model_type" not in config:
-        raise UserError(f"{name} is not a transformers model: its config.json names no model_type.")
+        raise UserError(f"{name} is not a transformers model: its config.json has no model_type.")
     if "auto_map" in config:
-        raise UserError(f"{name} needs code from its own repository, which is never run: choose another model.")
+        raise UserError(f"{name} needs code from its own repository, which is never run here: choose another model.")
     text = config.get("text_config")
     sizes = {**config, **(text if isinstance(text, dict) else {})}
     for key in _SIZES:
         size = sizes.get(key)
         least = 0 if key == "num_hidden_layers" else 1  # the trunk of parallel heads has none
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MAX_SIZE):
-            raise UserError(f"{name} holds a broken model: its config.json says {key} = {str(size)[:40]}.")
+            raise UserError(f"{name} contains a broken model: its config.json has {key} = {str(size)[:40]}.")
 
 
 def check_index(folder: Path) -> None:
@@ -62,13 +62,13 @@ def check_index(folder: Path) -> None:
     try:
         files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise UserError(f"{folder.name} holds a broken model: its {INDEX_FILE} is no list of weights.") from error
+        raise UserError(f"{folder.name} contains a broken model: its {INDEX_FILE} is not a list of weights.") from error
     for file in files:
         if not isinstance(file, str) or not _WEIGHT_FILE.fullmatch(file):
             sentence = "and only safetensors files in the same folder are read: choose another model."
             raise UserError(f"{folder.name} keeps weights in {str(file)[:60]!r}, {sentence}")
         if not (folder / file).is_file():
-            raise UserError(f"{folder.name} is not whole: {file}, which its {INDEX_FILE} names, is missing.")
+            raise UserError(f"{folder.name} is incomplete: {file}, which its {INDEX_FILE} names, is missing.")
 
 
 def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
@@ -82,7 +82,7 @@ def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, 
     if differing or target.encode_plain(_PROBE) != draft.encode_plain(_PROBE):
         what = f"{len(differing):,} tokens differ" if differing else "they cut the same text differently"
         raise UserError(
-            f"{target_name} and {draft_name} have different tokenizers ({what}): a draft must speak its "
+            f"{target_name} and {draft_name} have different tokenizers ({what}): a draft must use its "
             "target's tokens. Choose a draft of the same family."
         )
 

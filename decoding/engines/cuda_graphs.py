@@ -73,4 +73,4 @@ class GraphRunner:
         self.records = False
         self._graphs.clear()
         reason = (str(error).splitlines() or [type(error).__name__])[0][:150]
-        self.note = f"CUDA graphs could not be recorded here, so passes run eagerly and slower: {reason}"
+        self.note = f"CUDA graphs could not be recorded here, so passes run eagerly, which is slower: {reason}"

@@ -88,7 +88,7 @@ def inspect(hub: Hub, name: str, report: Report) -> Found:
     report(f"Looking at {name}", None)
     repository = hub.look(name)
     if not repository.weights:
-        raise UserError(f"{name} has no safetensors weights, and no other kind is loaded: choose another model.")
+        raise UserError(f"{name} has no safetensors weights, the only kind that is loaded: choose another model.")
     size = sum(repository.weights.values())
     if size > MAX_DOWNLOAD_BYTES:
         raise UserError(
@@ -102,7 +102,7 @@ def inspect(hub: Hub, name: str, report: Report) -> Found:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{name} holds a broken model: its config.json is not JSON.") from error
+        raise UserError(f"{name} contains a broken model: its config.json is not JSON.") from error
     check_config(config, name)
     return Found(repository, config, folder)
 
@@ -192,7 +192,7 @@ class HuggingFaceHub:
         except (errors.HTTPError, errors.HfHubHTTPError, OSError) as error:
             # HTTPError: the base class of errors of the HTTP library that the Hub's client uses
             raise UserError(
-                f"The Hub did not give {name}: {type(error).__name__}. Check the network and try again."
+                f"{name} could not be loaded from the Hub: {type(error).__name__}. Check the network and try again."
             ) from error
 
 

@@ -84,6 +84,6 @@ def keeps_bits(model: CachedModel) -> bool:
 
 
 PARTS = (
-    "On this machine a token's bits depend on how many tokens share a pass, so where the target's two best tokens "
-    "nearly tie, lanes may part."
+    "On this machine the numbers computed for a token depend slightly on how many tokens share a pass. Where the "
+    "target's two best tokens are nearly tied, lanes may write different texts."
 )

@@ -34,7 +34,7 @@ def choose_device(device: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     named = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", device)
     if named is None:
-        raise UserError(f"The device must be auto, cpu, cuda or one of several such as cuda:1, not {device[:40]}.")
+        raise UserError(f"The device must be auto, cpu, cuda, or one GPU such as cuda:1, not {device[:40]}.")
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device here: run on the CPU (device cpu), or on a machine that has one.")
     if int(named[1] or 0) >= max(1, gpu_count()):
@@ -57,12 +57,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{folder.name} holds no model: its config.json cannot be read ({error.strerror}).") from error
+        raise UserError(f"{folder.name} has no model: its config.json cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{folder.name} holds a broken model: its config.json is not JSON.") from error
+        raise UserError(f"{folder.name} contains a broken model: its config.json is not JSON.") from error
     check_config(config, folder.name)
     if not any(folder.glob("*.safetensors")):
-        raise UserError(f"{folder.name} has no safetensors weights, and no other kind is loaded: convert them first.")
+        raise UserError(f"{folder.name} has no safetensors weights, the only kind that is loaded: convert them first.")
     check_index(folder)
     return config
 
@@ -161,7 +161,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
             **options,
         )
     except SafetensorError as error:
-        sentence = f"The weights of {folder.name} are damaged or cut short ({error}): delete and fetch them again."
+        sentence = f"The weights of {folder.name} are damaged or cut short ({error}): delete and download them again."
         raise UserError(sentence) from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if is_out_of_memory(error):
@@ -192,7 +192,7 @@ def _check_whole(model: Any, found: Mapping[str, Any], folder: Path) -> None:
         if names:
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             raise UserError(
-                f"{folder.name} is not a whole model: weights {what} ({shown[:300]}). Fetch or convert it again."
+                f"{folder.name} is an incomplete model: weights {what} ({shown[:300]}). Download or convert it again."
             )
 
 

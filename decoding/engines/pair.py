@@ -117,7 +117,7 @@ class Pair:
 
     def _encode_with(self, picture: str, text: str, chat: bool | None, system: str) -> EncodedPrompt:
         if self.eyes is None:
-            raise UserError(f"The target of {self.name} reads no pictures: choose another pair, or leave it out.")
+            raise UserError(f"The target of {self.name} reads no pictures: choose another, or leave the picture out.")
         if not (self.chat if chat is None else chat):
             raise UserError("A picture is part of a chat: ask the model (chat), or leave the picture out.")
         return self.eyes.encode(self.tokenizer, text, system, picture)
@@ -178,7 +178,7 @@ def load_pair(
         kind = described.kind_of(which)
         if kind.kind not in (TEXT_MODEL.kind, FEATURE, HEADS):
             raise UserError(
-                f"The draft {which} is of the kind {kind.kind}, which this version cannot load: choose another."
+                f"The draft {which} is of the kind {kind.kind}, which this version cannot load: choose another draft."
             )
         place = sources.fetch(described.drafts[which])
         formats = draft_formats(dtype, described.weights_of(which), device, stored_dtype(read_config(place.folder)))

@@ -40,7 +40,7 @@ class SceneEyes:
     def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:
         if is_photo(picture):
             raise UserError(
-                "This target reads drawn scenes only, no photographs: type emoji, or choose a pair from the Hub that "
+                "This target reads only drawn scenes, no photographs: type emoji, or choose a pair from the Hub that "
                 "reads pictures."
             )
         scene = scene_of(picture)
@@ -79,14 +79,14 @@ class PhotoEyes:
             self._processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, ImportError) as error:
             why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise UserError(f"{folder.name} has no processor of pictures that loads ({why}).") from error
+            raise UserError(f"{folder.name} has no picture processor that can be loaded ({why}).") from error
         self._image_token: int = hf_model.config.image_token_id
 
     def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:
         if system:
             raise UserError("This target takes no system message beside a picture: leave one of them out.")
         if not is_photo(picture):
-            raise UserError("This target reads photographs, no scenes: give a picture file.")
+            raise UserError("This target reads photographs, not scenes: give a picture file.")
         photo = photo_of(picture)
         inputs = self._inputs(tokenizer, text, photo)
         grey_inputs = self._inputs(tokenizer, text, Image.new("RGB", photo.size, GREY))

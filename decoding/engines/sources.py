@@ -193,7 +193,7 @@ def local_folder(place: str) -> Path:
     except (RuntimeError, OSError, ValueError):  # an unknown user's home, a name that is too long, a NUL in it
         there = False
     if not there:
-        raise UserError(f"There is no folder {place}, and it is no Hub id (owner/name) either.")
+        raise UserError(f"There is no folder {place}, and it is not a Hub id (owner/name) either.")
     return folder
 
 

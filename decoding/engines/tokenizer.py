@@ -113,7 +113,7 @@ class Tokenizer:
         try:
             whole = self._hf.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except TemplateError as error:  # some templates refuse the role
-            raise UserError(f"The target's chat template takes no such messages ({error}).") from error
+            raise UserError(f"The target's chat template does not accept these messages ({error}).") from error
         except Exception as error:  # a template is a program from the model's folder: it can fail in any way
             raise UserError(
                 f"The target's chat template is broken ({type(error).__name__}): let it continue the text instead."
@@ -177,7 +177,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         hf_tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"{folder.name} has no tokenizer that loads ({why}): choose another model.") from error
+        raise UserError(f"{folder.name} has no tokenizer that can be loaded ({why}): choose another model.") from error
     return Tokenizer(hf_tokenizer, _eos_ids(folder))
 
 
@@ -196,5 +196,5 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path.parent.name} holds a broken model: its {path.name} is not JSON.") from error
+        raise UserError(f"{path.parent.name} contains a broken model: its {path.name} is not JSON.") from error
     return data if isinstance(data, dict) else {}

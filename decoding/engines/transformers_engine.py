@@ -27,9 +27,9 @@ def refusal(hf_model: Any) -> str | None:
         return f"The model type {name} is an encoder-decoder: choose a decoder-only model."
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds - {"full_attention", "sliding_attention"}:
-        return f"The model type {name} mixes other layers into its attention: choose a full-attention model."
+        return f"The model type {name} mixes other layers with attention layers: choose a full-attention model."
     if has_window(config):
-        return f"The model type {name} looks through a sliding window here: choose a full-attention model."
+        return f"The model type {name} uses sliding-window attention here: choose a full-attention model."
     return None
 
 

@@ -43,23 +43,21 @@ class EvaluationOptions:
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     pair: Annotated[Short, _setting("pair")] = ""
     target: Annotated[ModelPath, _setting("target")] = ""
-    draft: Annotated[ModelPath, Field(description="With --target: its draft. Without: a draft of the pair.")] = ""
+    draft: Annotated[ModelPath, Field(description="With --target: its draft. Without: one of the pair's.")] = ""
     dtype: Annotated[Short, _setting("dtype")] = "auto"
     weights: Annotated[Short, _setting("weights")] = "auto"
     suite: Annotated[Short, Field(description="Suites, joined by commas (see `suites list`), all, or papers.")] = "all"
     split: Annotated[Short, Field(description="The reported split.")] = "test"
     limit: Annotated[
-        int | None, Field(description="Prompts of the split, interleaved over the suites; default: all.")
+        int | None, Field(description="Number of prompts of the split, taken from the suites in turn; default: all.")
     ] = None
-    validation_limit: Annotated[int | None, Field(description="Validation prompts; default: as --limit.")] = None
+    validation_limit: Annotated[int | None, Field(description="Validation prompts; default: same as --limit.")] = None
     lanes: Annotated[list[Short], Field(max_length=64)] = field(default_factory=default_lanes)
     max_new_tokens: Annotated[int, _setting("max_new_tokens")] = 128
     clock_prompts: Annotated[int, Field(description="Number of prompts that are also timed.")] = 40
     repeats: Annotated[int, Field(description="Timed runs of each of them.")] = 2
     minutes: Annotated[float | None, Field(description="Stop timing after this many minutes.")] = 10.0
-    chain_minutes: Annotated[float | None, Field(description="Minutes for collecting texts; default: all prompts.")] = (
-        None
-    )
+    chain_minutes: Annotated[float | None, Field(description="Minutes for collecting texts; default: no limit.")] = None
     draft_name: Short = ""
     drafts: Annotated[Short, Field(description="all: compare all drafts of the pair.")] = ""
 

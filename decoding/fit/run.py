@@ -262,8 +262,8 @@ def _folder(pair: Pair, draft: str) -> Path:
     folder = pair.draft_folders.get(draft)
     if folder is None:
         raise UserError(
-            f"The draft {draft} is in no folder on this machine, and policies are written next to the draft: "
-            "download it and name its folder with --draft."
+            f"The draft {draft} is not in a folder on this machine, and policies are written next to the draft. "
+            "Download it and give its folder with --draft."
         )
     return folder / FOLDER
 

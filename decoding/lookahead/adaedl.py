@@ -62,7 +62,7 @@ class AdaEdl(ThresholdPolicy):
 SPEC = PolicySpec(
     name="adaedl",
     title="AdaEDL",
-    caption="guesses on while the small model is sure, and learns how sure for {argument} of all guesses to hold",
+    caption="keeps guessing while the small model is sure; learns how sure, so that {argument} of all guesses hold",
     source="AdaEDL (Agrawal et al. 2024), Draft & Verify (Zhang et al. 2024)",
     make=AdaEdl,
     order=70,
@@ -70,8 +70,9 @@ SPEC = PolicySpec(
     offered=("adaedl",),
     evaluated=("adaedl",),
     score=Score(
-        "The score estimates the chance that the guess holds, by the entropy of the small model's choice. The "
-        "line moves after each check towards the wanted share of guesses that hold; under it, it stops and checks.",
+        "The score estimates, from the entropy of the small model's choice, the chance that the guess holds. Below the "
+        "line, the policy stops and checks. After each check the line moves towards the wanted share of guesses that "
+        "hold.",
         along=lambda guesses: [-entropy for entropy in guesses.entropy],
         fixed=False,
     ),

@@ -97,7 +97,7 @@ def _soft_minimum(losses: np.ndarray, eta: float) -> float:
 SPEC = PolicySpec(
     name="bandit",
     title="Bandit",
-    caption="learns from each check what every number of guesses would have brought, and takes the best so far",
+    caption="learns from each check what every SL would have gained, and uses the best so far",
     source="AdaHedge (2014) over SLs, after BanditSpec and TapOut (2025)",
     make=Bandit,
     order=40,

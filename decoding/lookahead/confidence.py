@@ -27,7 +27,7 @@ class Confidence(ThresholdPolicy):
 SPEC = PolicySpec(
     name="confidence",
     title="Confidence",
-    caption="guesses on while the small model is at least {argument} sure of its guess",
+    caption="keeps guessing while the small model is at least {argument} sure of its guess",
     source="transformers' dynamic lookahead, with a fixed threshold",
     make=Confidence,
     order=50,
@@ -35,7 +35,7 @@ SPEC = PolicySpec(
     offered=("confidence:0.4",),
     evaluated=("confidence:0.4",),
     score=Score(
-        "The score is the small model's own probability of its guess: under the line, it stops and checks.",
+        "The score is the small model's own probability of its guess: below the line, the policy stops and checks.",
         along=lambda guesses: guesses.p,
     ),
 )

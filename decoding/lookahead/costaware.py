@@ -262,7 +262,7 @@ def _make(caution: float | None, head: CostAwareHead) -> CostAware:
 SPEC = PolicySpec(
     name="costaware",
     title="Cost-aware",
-    caption="guesses on while one more guess gains more time than it costs",
+    caption="keeps guessing while one more guess saves more time than it costs",
     source="ours",
     make=_make,
     order=100,
@@ -276,9 +276,9 @@ SPEC = PolicySpec(
     offered=("costaware",),
     evaluated=("costaware",),
     score=Score(
-        "The score is the probability that all guesses of this round and the next one hold. The line is the cost of "
-        "one more guess over the average cost of a token, both measured, times a factor (its caution): under it, the "
-        "policy stops and checks.",
+        "The score is the probability that all guesses of this iteration and the next guess hold. The line is the "
+        "measured cost of one more guess, divided by the measured average cost of a token, times a factor (the "
+        "policy's caution). Below the line, the policy stops and checks.",
         judges_last=False,
         fixed=False,
     ),

@@ -95,7 +95,7 @@ def expected_tokens(n: int) -> float:
 SPEC = PolicySpec(
     name="costtree",
     title="Cost tree",
-    caption="guesses on, deeper or wider, while one more guess saves more time than it costs",
+    caption="keeps guessing, deeper or wider, while one more guess saves more time than it costs",
     source="ours",
     make=CostTree,
     order=104,

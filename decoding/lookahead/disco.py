@@ -159,7 +159,7 @@ SPEC = PolicySpec(
     name="disco",
     title="DISCO",
     spelled="DynamIc SpeCulation lookahead Optimization",
-    caption="after each guess a classifier decides: guess on or check",
+    caption="after each guess, a classifier decides: keep guessing or check",
     source="DISCO (Mamou et al. 2024)",
     make=_make,
     order=80,
@@ -174,6 +174,8 @@ SPEC = PolicySpec(
     ),
     offered=("disco",),
     evaluated=("disco",),
-    score=Score("The score is the classifier's probability that the guess holds: under the line, it stops and checks."),
+    score=Score(
+        "The score is the classifier's probability that the guess holds: below the line, the policy stops and checks."
+    ),
     head_from=_head_from,
 )

@@ -32,7 +32,7 @@ class Entropy(ThresholdPolicy):
 SPEC = PolicySpec(
     name="entropy",
     title="Entropy",
-    caption="guesses on while the small model's own choice is clear (low entropy)",
+    caption="keeps guessing while the small model's choice is clear (low entropy)",
     source="SVIP (its published code)",
     make=Entropy,
     order=60,
@@ -40,7 +40,8 @@ SPEC = PolicySpec(
     offered=("entropy",),
     evaluated=("entropy",),
     score=Score(
-        "The score is derived from the entropy of the small model's choice: past the line, it stops and checks.",
+        "The score is derived from the entropy of the small model's choice. Past the line, the policy stops and "
+        "checks.",
         along=lambda guesses: [-entropy for entropy in guesses.entropy],
     ),
 )

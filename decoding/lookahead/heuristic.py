@@ -35,7 +35,7 @@ class Heuristic(PlannedPolicy):
 SPEC = PolicySpec(
     name="heuristic",
     title="Heuristic",
-    caption="two guesses more after a round in which all held, one fewer otherwise",
+    caption="two more guesses after an iteration in which all held, one fewer otherwise",
     source="transformers' heuristic schedule",
     make=Heuristic,
     order=20,

@@ -86,9 +86,9 @@ def _make(argument: int | str | None) -> Oracle:
 
 def _caption(argument: str | None) -> str:
     if argument == "best":
-        return "knows in advance where guesses fail and what everything costs; the true floor, not usable"
+        return "knows in advance where guesses fail and what everything costs; the upper bound, not usable in practice"
     capped = f", at most {argument} guesses" if argument else ""
-    return f"knows in advance where guesses fail{capped}; a ceiling, not usable"
+    return f"knows in advance where guesses fail{capped}; an upper bound, not usable in practice"
 
 
 SPEC = PolicySpec(

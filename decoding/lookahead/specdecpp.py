@@ -172,7 +172,7 @@ SPEC = PolicySpec(
     name="specdecpp",
     title="SpecDec++",
     spelled="speculative decoding with adaptive candidate lengths",
-    caption="guesses on while the chance that some guess has failed stays under a threshold",
+    caption="keeps guessing while the chance that a guess has failed stays below a threshold",
     source="SpecDec++ (Huang et al. 2024); ours may also see how sure the draft was",
     make=_make,
     order=90,
@@ -189,7 +189,8 @@ SPEC = PolicySpec(
     offered=("specdecpp:auto",),
     evaluated=("specdecpp",),
     score=Score(
-        "The score is the probability that at least one guess of this round fails: over the line, it stops and checks."
+        "The score is the probability that at least one guess of this iteration fails: above the line, the policy "
+        "stops and checks."
     ),
     head_from=_head_from,
 )

@@ -62,7 +62,7 @@ class Throughput(PlannedPolicy):
 SPEC = PolicySpec(
     name="throughput",
     title="Throughput",
-    caption="as many guesses as gave the most text per second lately, by how often each place in a row held",
+    caption="the SL with the most expected tokens per second, from how often guesses held recently",
     source="SGLang, throughput_aware",
     make=Throughput,
     order=30,

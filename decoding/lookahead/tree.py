@@ -25,7 +25,7 @@ class Tree(TreePolicy):
 SPEC = PolicySpec(
     name="tree",
     title="Tree",
-    caption="guesses the likeliest {argument} tokens, several for one place where it is unsure",
+    caption="guesses the {argument} likeliest tokens; where the draft is unsure, several for one place",
     source="EAGLE-2 (Li et al. 2024), OPT-Tree (Wang et al. 2024)",
     make=Tree,
     order=84,

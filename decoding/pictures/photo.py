@@ -46,7 +46,7 @@ def packed(image: Image.Image) -> str:
 def photo_of(picture: str) -> Image.Image:
     """The photograph in a request, RGB, its longer side at most SIDE. Raises UserError."""
     if picture.startswith(NAMED):
-        raise UserError("A run file names its photograph and does not hold it: give the picture file again.")
+        raise UserError("This run file does not contain its photograph: give the picture file again.")
     data = re.fullmatch("data:image/(?:png|jpeg|webp);base64,([A-Za-z0-9+/]+={0,2})", picture)
     try:
         file = b64decode(data[1]) if data else b""
@@ -79,6 +79,6 @@ def _opened(data: bytes, name: str) -> Image.Image:
     except UserError:
         raise
     except Exception as error:  # a broken file fails in any way: zlib, struct, decompression bombs
-        raise UserError(f"{name} is no picture that can be read here: use {kinds}.") from error
+        raise UserError(f"{name} is not a picture that can be read here: use {kinds}.") from error
     image.thumbnail((SIDE, SIDE))
     return image

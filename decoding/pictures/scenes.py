@@ -136,7 +136,7 @@ def scene_of(text: str) -> Scene:
         raise UserError(f"A scene is written in at most {MOST_CHARS} characters, not {len(text):,}.")
     things, _, seed = text.partition("#")
     if seed.strip() and not (seed.strip().isdecimal() and len(seed.strip()) <= 9):
-        raise UserError(f"After # stands the number of an arrangement, such as #3, not {seed.strip()[:20]!r}.")
+        raise UserError(f"# is followed by the number of an arrangement, such as #3, not {seed.strip()[:20]!r}.")
     return layout(what_of(things), int(seed.strip() or 0))
 
 
@@ -159,8 +159,8 @@ def _emoji_of(text: str) -> list[What]:
         emoji = next((emoji for emoji in names if rest.startswith(emoji)), None)
         if emoji is None:
             raise UserError(
-                f"{rest[:20]!r} is none of the {len(names)} emoji of the scenes "
-                "and no sign such as red-star or blue-7. Pick from the list."
+                f"{rest[:20]!r} is neither one of the {len(names)} emoji of the scenes "
+                "nor a sign such as red-star or blue-7. Pick from the list."
             )
         found.append(What(names[emoji]))
         rest = rest.removeprefix(emoji)

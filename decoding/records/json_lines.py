@@ -46,8 +46,8 @@ class Lines:
             if stale == "refuse":
                 different = [name for name in self.key if lines[0].get(name) != self.key[name]]
                 raise UserError(
-                    f"{self.path.parent} contains other work (other {', '.join(different) or 'version'}): "
-                    "name another folder, or delete that one."
+                    f"{self.path.parent} contains other work (different {', '.join(different) or 'version'}): "
+                    "choose another folder, or delete this one."
                 )
             lines = []
         self._mend([self.key, *lines[1:]])

@@ -41,14 +41,14 @@ KINDS_OF_PROMPT = {
 }
 DTYPE = setting(
     "Number format",
-    f"The number format of the target: {', '.join(CHOICES)}; auto: the fastest here, by trying.",
+    f"The number format of the target: {', '.join(CHOICES)}; auto: the fastest in a trial on this machine.",
     "auto",
     row=3,
     words=dict(zip(CHOICES, CHOICES)),
 )
 WEIGHTS = setting(
     "Weights",
-    "The same as --dtype, in older links and scripts.",
+    "The old name of --dtype, for older links and scripts.",
     "auto",
     row=HIDDEN,
     words=dict(zip(CHOICES, CHOICES)),
@@ -81,7 +81,7 @@ class CompareRequest:
     )
     lanes: list[str] = setting(
         "Lanes",
-        "Policies separated by commas, such as autoregressive,static:5,disco,costaware,oracle.",
+        "Lanes, separated by commas, such as autoregressive,static:5,disco,costaware,oracle.",
         list(DEFAULT_LANES),
         low=1,
         high=MAX_LANES,
@@ -93,11 +93,11 @@ class CompareRequest:
         "New tokens", "The token limit of each text.", 128, low=1, high=MAX_NEW_TOKENS, row=1, tools=True
     )
     pair: str = setting(
-        "Pair of models", "A pair by its name (see: pairs); empty for the default one.", "", row=4, tools=True
+        "Pair of models", "The name of a pair (see `pairs`); empty: the default pair.", "", row=4, tools=True
     )
     target: str = setting(
         "or your own target (folder or Hub id)",
-        "A target instead of a pair: a folder or a Hub id; needs --draft.",
+        "A target to use instead of a pair: a folder or a Hub id. Needs --draft.",
         "",
         max_chars=400,
         row=4,
@@ -105,21 +105,45 @@ class CompareRequest:
     )
     draft: str = setting(
         "with this draft (folder or Hub id)",
-        "Its draft: a folder or a Hub id.",
+        "The draft for --target: a folder or a Hub id.",
         "",
         max_chars=400,
         row=4,
         endpoint=False,
     )
-    temperature: float = setting("Temperature", "0: greedy.", 0.0, high=5, slider=(0, 2, 0.05), row=2)
-    rule: Rule = setting("Acceptance rule", "greedy, coupling or sampling.", "greedy", words=RULES, radio=True, row=2)
-    seed: int = setting("Seed", "Seed of the noise, above temperature 0.", 0, high=2**31 - 1, row=3)
+    temperature: float = setting(
+        "Temperature", "Sampling temperature; 0: greedy.", 0.0, high=5, slider=(0, 2, 0.05), row=2
+    )
+    rule: Rule = setting(
+        "Acceptance rule",
+        "When a guess is accepted: greedy, coupling or sampling.",
+        "greedy",
+        words=RULES,
+        radio=True,
+        row=2,
+    )
+    seed: int = setting("Seed", "Seed of the random numbers, above temperature 0.", 0, high=2**31 - 1, row=3)
     repeats: int = setting(
         "Timing repeats", "Timed runs of each lane.", 3, low=1, high=MAX_REPEATS, slider=(1, 9, 1), row=1, tools=True
     )
-    top_k: int = setting("Top-k", "0: off.", 0, note="0: off", high=1_000_000, row=3, endpoint=False)
+    top_k: int = setting(
+        "Top-k",
+        "Draw only from the k likeliest tokens; 0: off.",
+        0,
+        note="0: off",
+        high=1_000_000,
+        row=3,
+        endpoint=False,
+    )
     top_p: float = setting(
-        "Top-p", "1: off.", 1.0, note="1: off", high=1, slider=(0.01, 1, 0.01), row=3, endpoint=False
+        "Top-p",
+        "Draw only from the likeliest tokens whose probabilities sum to this; 1: off.",
+        1.0,
+        note="1: off",
+        high=1,
+        slider=(0.01, 1, 0.01),
+        row=3,
+        endpoint=False,
     )
     stop: list[str] = setting(
         "Stop strings",
@@ -136,7 +160,7 @@ class CompareRequest:
     )
     chat: bool | None = setting(
         "Kind of prompt",
-        "Ask the model, or continue the text. Default: by the pair.",
+        "Ask the model, or continue the text. Default: the pair's own kind.",
         None,
         words=KINDS_OF_PROMPT,
         radio=True,

@@ -102,7 +102,7 @@ def check_consistent(run: Run) -> None:
         _check_trace(trace, run.costs)
     for name, chain in run.chains.items():
         if name != chain.draft or name not in run.costs.draft_step:
-            raise UserError(f"Chain {name}: the costs say nothing of its draft {chain.draft}.")
+            raise UserError(f"Chain {name}: the costs lack its draft {chain.draft}.")
         _check_guesses(chain.along, len(chain.target), f"chain {name}")
         for at, tail in chain.tails.items():
             if at >= len(chain.target):
@@ -120,13 +120,13 @@ def _check_trace(trace: Trace, costs: Costs) -> None:
         if any(len(one) != len(trace.iterations) for one in lists):
             raise UserError(f"Lane {trace.lane}: its times do not match its {len(trace.iterations)} iterations.")
         if trace.iterations and not repeat.decode_s > 0.0:
-            raise UserError(f"Lane {trace.lane}: its times are all 0, and no machine is that fast.")
+            raise UserError(f"Lane {trace.lane}: its times are all 0.")
     position = 0
     for number, iteration in enumerate(trace.iterations):
         if iteration.start != position or not _fates_in_order(iteration):
             raise UserError(f"Lane {trace.lane}: iteration {number} does not follow from the one before it.")
         if not iteration.tokens:
-            raise UserError(f"Lane {trace.lane}: iteration {number} emitted nothing, and each emits a token or more.")
+            raise UserError(f"Lane {trace.lane}: iteration {number} emitted nothing, not even one token.")
         position += len(iteration.tokens)
     if [token.id for it in trace.iterations for token in it.tokens] != trace.output:
         raise UserError(f"Lane {trace.lane}: its output is not what its iterations emitted.")

@@ -109,7 +109,7 @@ def test_it_is_played_by_keys_and_the_best_is_kept(visit, page_url):
 
 def test_a_written_policy_runs_as_it_is_typed(there):
     page = there("?learn=play&run=first")
-    field = page.get_by_label("Guess on while")
+    field = page.get_by_label("Keep guessing while")
     field.fill("guessed < 5")
     static = simulate_lane(first_run(), "static:5")
     assert f"{static.speedup:.2f}×" in page.locator(".sl-play .sl-bars li", has_text="Your policy").inner_text()
@@ -265,7 +265,7 @@ def test_an_expensive_decision_names_the_better_one_and_opens_at_its_guess(there
     )
     worst = page.evaluate(f"{LEARN}.places.play.game.worst(1)[0]")
     said = page.locator(".sl-regrets li").first.inner_text()
-    better = int(re.search(r"Better: (?:check after |guess on, to |check without guessing)(\d*)", said)[1] or 0)
+    better = int(re.search(r"Better: (?:check after |keep guessing, up to |check without guessing)(\d*)", said)[1] or 0)
     start, guessed, held = page.evaluate(f"{LEARN}.places.play.game.past[{worst['i']}].tuple")
     holds = page.evaluate(f"{LEARN}.places.play.game.replay.holds[{start}]")
     assert better <= holds and better != guessed and held == min(holds, guessed)

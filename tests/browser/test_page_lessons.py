@@ -42,7 +42,7 @@ def test_a_lesson_is_walked_to_its_end(there, lesson):
         page.locator(".sl-turn .sl-main").click()
     end = page.locator(".sl-end")
     asked = sum("question" in step for step in steps)
-    assert f"Of {asked} question{'s' * (asked > 1)} you answered" in end.inner_text()
+    assert f" of {asked} question{'s' * (asked > 1)}, " in end.inner_text()
     for goal in next(one for one in shipped_lessons() if one["id"] == lesson)["goals"]:
         assert goal in end.inner_text()
     end.get_by_role("button", name="All lessons").click()
@@ -296,7 +296,7 @@ def test_the_end_of_a_lesson_has_the_score_and_leads_on(there):
             page.locator(".sl-answer", has_text="more slowly").click()  # too late for the score
     page.locator(".sl-turn .sl-main").click()
     end = page.locator(".sl-end")
-    assert "Of 7 questions you answered 2, 1 of them rightly at once." in end.inner_text()
+    assert "You answered 2 of 7 questions, 1 of them correctly at the first try." in end.inner_text()
     end.get_by_role("button", name="Step 6: ").click()
     assert page.locator(".sl-lesson-text h2").inner_text() == "The same text, always"
     assert page.locator(".sl-answer.sl-right").count() == 1

@@ -79,7 +79,7 @@ def test_a_scene_is_picked_typed_rearranged_and_asked_about(page, backend):
     page.locator("#arrange").click()
     expect(field).to_have_value("🚗 🌲 #6", timeout=WAIT)
     field.fill("🐱 <b>")
-    expect(page.locator("#picture-fault textarea")).to_have_value(re.compile("^'<b>' is none of the"), timeout=WAIT)
+    expect(page.locator("#picture-fault textarea")).to_have_value(re.compile("^'<b>' is neither one"), timeout=WAIT)
     field.fill("🐱 red-star #3")
     expect(page.locator("#picture-fault")).to_be_hidden(timeout=WAIT)
     assert asked_for(page, backend).picture == "🐱 red-star #3"
@@ -96,7 +96,7 @@ def test_photographs_are_for_the_pairs_that_read_them(page, backend, tmp_path):
     Image.new("RGB", (30, 20), "green").save(tmp_path / "good.png")
     choose_file(page, tmp_path / "bad.png")
     expect(page.locator("#picture-fault textarea")).to_have_value(
-        re.compile("^This picture is no picture"), timeout=WAIT
+        re.compile("^This picture is not a picture"), timeout=WAIT
     )
     choose_file(page, tmp_path / "good.png")
     field = page.locator("#picture input, #picture textarea").first

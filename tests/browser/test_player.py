@@ -92,11 +92,11 @@ def test_flag_sentence_and_card_say_one_speed_and_the_card_that_of_the_bars_too(
 
 def test_the_words_explain_themselves_and_the_guide_has_all_of_them(page):
     stop_at(page, 1)
-    assert "each colour is the fate of a guess" in page.locator(".sd-look").inner_text()
+    assert "colours show which guesses held" in page.locator(".sd-look").inner_text()
     page.locator(".sd-fact .sd-term", has_text="token").click()
     assert "A piece of text that a model reads or writes as a unit" in page.locator(".sd-pop").inner_text()
     page.locator(".sd-legend .sd-term", has_text="dropped").first.click()
-    assert "its check is void" in page.locator(".sd-pop").inner_text()
+    assert "its check does not count" in page.locator(".sd-pop").inner_text()
     page.mouse.move(2, 2)  # otherwise the page scrolls something else under the pointer
     page.locator(".sd-col:visible .sd-fig", has_text="first-guess hit rate").first.focus()
     assert "How often the first guess of an iteration is accepted" in page.locator(".sd-pop").inner_text()

@@ -74,7 +74,7 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
     decoded = run.lanes[1].iterations[:3]
     tokens = sum(len(iteration.tokens) for iteration in decoded)
     assert page.locator(".sd-sentence").inner_text() == f"{how} after {30 + tokens} tokens in 2 of 4 lanes."
-    assert "There are no figures for unfinished lanes." in page.locator(".sd-fact").inner_text()
+    assert "Unfinished lanes have no figures." in page.locator(".sd-fact").inner_text()
     assert page.locator(".sd-status").is_visible() == (kind == "failed")
     flags = [flag.inner_text() for flag in page.locator(".sd-row .sd-flag").all()]
     assert flags[1:] == ["unfinished", "not started", "not started"]

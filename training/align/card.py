@@ -94,11 +94,11 @@ def _reading(facts: dict[str, Any]) -> list[str]:
             for name, row in rows.items()
             if "over" in row
         ),
-        "With states a draft reads, for each token, what the target computed at the token before (EAGLE-3, Li et al. "
-        "2025); where the target has not been yet, it reads its own last state, as in its training (training-time "
-        "test). Parallel heads (Medusa-1, Cai et al. 2024) read one state, that of the token before the iteration, and "
-        f"neither text nor each other. Trained and measured on {texts['tokens']:,} tokens that the target wrote anew "
-        "(`python -m training align texts`, `align feature NAME`, `align install`); measured on "
+        "With states, a draft reads for each token what the target computed at the token before (EAGLE-3, Li et al. "
+        "2025). For tokens that the target has not read yet, it reads its own last state, as in its training "
+        "(training-time test). Parallel heads (Medusa-1, Cai et al. 2024) read one state, that of the token before the "
+        f"iteration, and neither text nor each other. Trained and measured on {texts['tokens']:,} newly written "
+        "tokens of the target (`python -m training align texts`, `align feature NAME`, `align install`); measured on "
         f"{any_row['answers']} greedy answers ({any_row['answer_tokens']:,} tokens) to prompts that no draft was "
         "trained on, matrices in four bits; 95% intervals by a bootstrap over texts.\n",
     ]
@@ -127,8 +127,8 @@ def _training(facts: dict[str, Any]) -> list[str]:
         "validation and 5% to fitting policies; drafts are trained on the rest. They start from the target's "
         "embeddings, which stay frozen, and most also from some of its layers, and are distilled by forward KL at "
         "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`). Since "
-        f"23 November 2026 a run has the layers in four bits from {NEW.rounded_from:.0%} of its planned time on, one "
-        f"that trains a finished draft on further texts (`--further`) from {FINISHED.rounded_from:.0%}.\n",
+        f"23 November 2026, a training run has the layers in four bits from {NEW.rounded_from:.0%} of its planned time "
+        f"on, or from {FINISHED.rounded_from:.0%} if it trains a finished draft on further texts (`--further`).\n",
     ]
 
 
@@ -142,7 +142,7 @@ def _losses(rows: list[dict[str, Any]]) -> list[str]:
     ]
     return [
         "## Does TVD++ beat TVD and KL?\n",
-        f"The draft {COMPARED}, from where its first training ended, trained further with each loss on the same "
+        f"The draft {COMPARED}, as it was after its first training, trained further with each loss on the same "
         f"{rows[0]['tokens']:,} tokens (`python -m training align losses`), measured on answers of the validation "
         "split:\n",
         "| loss | match rate, greedy | difference from KL | acceptance, temperature 1 | difference from KL |",
@@ -166,7 +166,7 @@ def _verdict(rows: dict[str, dict[str, Any]]) -> list[str]:
     )
     if "sharp" in rows:
         word = _against_kl(rows["sharp"]["match_over_kl"])
-        sentences.append(f"sharp, KL at two temperatures, with which the drafts were made, {word} KL in match rate.")
+        sentences.append(f"sharp (KL at two temperatures, with which the drafts were made) {word} KL in match rate.")
     return [" ".join(sentences) + "\n"]
 
 
@@ -179,11 +179,11 @@ def _over_tvd(loss: str, rows: dict[str, dict[str, Any]]) -> str:
     if loss == "tvd" or "tvd" not in rows:
         return ""
     over = rows[loss]["accepted"]["rate"] - rows["tvd"]["accepted"]["rate"]
-    return f", {abs(over):.3f} {'above' if over > 0 else 'below'} TVD" if abs(over) >= 0.0005 else ", level with TVD"
+    return f", {abs(over):.3f} {'above' if over > 0 else 'below'} TVD" if abs(over) >= 0.0005 else ", the same as TVD"
 
 
 def _limits() -> list[str]:
     return [
         "## Not good for\n",
-        "Facts, and any language but English: the target is small. The drafts are of use with this target only.\n",
+        "Facts, and languages other than English: the target is small. The drafts are useful only with this target.\n",
     ]

@@ -108,8 +108,8 @@ def clock_sentence(result: EvaluationResult) -> str:
     n = timed[0].n or 0
     if n < ENOUGH_FOR_INTERVAL:
         return (
-            f"Timed: only {counted(n, 'prompt')}, too few to compare clock and simulation. The symbols are of "
-            f"{'that one' if n == 1 else 'these'} alone, the lines of all {sum(result.setting.prompts.values())} test "
+            f"Timed: only {counted(n, 'prompt')}, too few to compare clock and simulation. The symbols show only "
+            f"{'that one' if n == 1 else 'these'}; the lines show all {sum(result.setting.prompts.values())} test "
             "prompts."
         )
     agreeing = sum((one.low or 0) <= beside[one] <= (one.high or 0) for one in timed)
@@ -126,7 +126,7 @@ def _of_plain(result: EvaluationResult) -> str:
     if factor is None or abs(factor.value - 1) < SHARED:
         return ""
     return (
-        f"Plain decoding took {factor.value:.2f} times what its cost curve says, so all points on the clock stand that "
+        f"Plain decoding took {factor.value:.2f} times what its cost curve says, so all points on the clock are that "
         f"much {'higher' if factor.value > 1 else 'lower'} than the lines. "
     )
 
@@ -143,7 +143,7 @@ def too_long_sentence(result: EvaluationResult) -> str:
         turning = f"The draft {best} still gains at SL {last}"
     else:
         turning = f"In hindsight the draft {best} is fastest at SL {peak} ({curves[best][peak].value:.2f} times)"
-        turning += f" and reaches only {curves[best][last].value:.2f} at SL {last}: one can guess too far ahead"
+        turning += f" and reaches only {curves[best][last].value:.2f} at SL {last}: guessing too far ahead costs time"
     return (
         f"{turning}. The throughput model, for which all guesses are equally likely to hold, "
         f"predicts {predicted[foreseen].value:.2f} times at SL {foreseen}."
@@ -223,8 +223,8 @@ def equal_sentence(result: EvaluationResult) -> str:
     match = float(np.interp(gain, modelled_gains(result, c / 2), MATCHES))
     example = f": a draft of half the cost of {best.name} would be as fast with {match:.0%} right" if c else ""
     return (
-        "The curves join equal speedups at the best fixed SL, were all guesses equally likely to hold (what each draft "
-        f"gains on its texts is in the legend){example}."
+        "Each curve connects equal speedups at the best fixed SL, computed as if all guesses were equally likely to "
+        f"hold (the legend has what each draft gains on its texts){example}."
     )
 
 

@@ -77,12 +77,12 @@ def _above(it: Iteration, index: int) -> list[int]:
 
 def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
     if token.fate == "plain":
-        return "Nothing was guessed in this iteration: the target produced this token by itself."
+        return "Nothing was guessed in this iteration: the target produced this token alone."
     if token.fate == "bonus":
         held = _all_held(it.n_drafted) if it.parents is None else "No guess followed the last one that held"
         return f"{held}, so the same pass also gave the next token."
     if token.fate == "correction":
-        return f"The target's own token here, in place of {_rejected_here(run, it)}."
+        return f"The target's own token here. It replaces {_rejected_here(run, it)}."
     if token.fate == "dropped":
         rejected = next((it.drafted[one] for one in _above(it, index) if it.drafted[one].fate == "rejected"), None)
         after = f" the rejected {_quoted(run, rejected.id)}" if rejected else " the end of the text"
@@ -122,7 +122,7 @@ def _check(run: Run, token: Token) -> str:
 def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
     """The policy's decision after this guess."""
     last = index == it.n_drafted - 1 and it.parents is None  # a tree lists its accepted guesses first
-    outcome = _STOPPED[it.stop] if last else "guessed on"
+    outcome = _STOPPED[it.stop] if last else "kept guessing"
     if token.score is None:
         return f"Policy: {outcome}." if last else ""
     if token.threshold is None:
@@ -155,7 +155,7 @@ def _by_picture(trace: Trace, it: Iteration, index: int) -> dict[str, Any] | Non
     text = "The picture decided this" if decides(p, grey) else "The picture did not decide this"
     rows = [["with the picture", log_probability(p)], ["with a grey one", log_probability(grey)]]
     return {
-        "text": f"{text}: the target's token here has the probability {p:.3f} with it and {grey:.3f} with a grey one.",
+        "text": f"{text}: the target's token has probability {p:.3f} with the picture, {grey:.3f} with a grey one.",
         "rows": [[label, round(value, 2), round(1 - value / log_probability(0), 3)] for label, value in rows],
     }
 

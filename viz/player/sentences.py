@@ -28,7 +28,7 @@ def look(run: Run) -> str:
     if not drafting:
         return "One text, written by the target alone."
     ways = "One way" if drafting == 1 else f"{_word(drafting).capitalize()} ways"
-    return f"{ways} to let a small model guess for a big one; each colour is the fate of a guess."
+    return f"{ways} to let a small model guess for a big one; colours show which guesses held."
 
 
 def lead_lane(run: Run, point: str = "") -> int:
@@ -60,12 +60,12 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
     ratio = _median_speedup(run, trace)
     n, name = len(trace.output), lane_name(trace.lane)
     if run.baseline is None:
-        return f"Here: {_count(n, 'token')}; no plain lane ran, so there is nothing to compare the time with."
+        return f"Here: {_count(n, 'token')}; no plain lane ran, so there is no speedup."
     if trace is run.baseline or not ratio:
-        return f"Here: {_count(n, 'token')} by the target alone; add a lane to race it."
+        return f"Here: {_count(n, 'token')} by the target alone; add a lane to compare it with."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
     if doubtful:
-        return f"Here: {same}{_count(n, 'token')}, timed too unsteadily to say what was won.{_ended_early(trace)}"
+        return f"Here: {same}{_count(n, 'token')}, but timings vary too much to give a speedup.{_ended_early(trace)}"
     others = (_best_other(run, trace) if point else _slow_down(run, trace)) + _of_fewer(run)
     return f"Here: {same}{_count(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{_ended_early(trace)}"
 
@@ -93,7 +93,7 @@ def _ended_early(trace: Trace) -> str:
     """Advice for a text that the target ended immediately, which is common if the prompt ends with a line break."""
     if trace.finish != "eos" or len(trace.output) > SHORT:
         return ""
-    return " The target ended its text early: end the prompt within a line, and it continues."
+    return " The target ended its text early. To make it continue, end the prompt without a line break."
 
 
 def _how_fast(ratio: float) -> str:
@@ -106,7 +106,7 @@ def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
     ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`.
     """
     if doubtful:
-        return f"Timings are unsteady here ({'; '.join(doubtful)}): measure again when the machine is quiet."
+        return f"Timings are unsteady here ({'; '.join(doubtful)}): run it again when nothing else runs on the machine."
     guesses = _draft_costs(run)
     return f"Compared with writing one token, checking 6 takes {_longer(run_costs(run).verify(6))}" + (
         f"; a guess takes {guesses} of the time." if guesses else "."
@@ -140,8 +140,8 @@ def doubt(run: Run, point: str = "") -> str:
     if apart is None:
         return ""
     return (
-        f" Its timings vary ({times(apart[0])} to {times(apart[1])} over the repeats), as on a busy machine: "
-        "run it again when the machine is quiet."
+        f" Its timings vary ({times(apart[0])} to {times(apart[1])} over the repeats); the machine may be busy. "
+        "Run it again when nothing else runs on the machine."
     )
 
 
@@ -177,7 +177,7 @@ def verdict(run: Run) -> dict[str, str]:
     if any(trace.verdict.same is None for trace in others):
         return {
             "kind": "free",
-            "text": "Texts may differ: speculative sampling keeps the distribution, not the draws.",
+            "text": "Texts may differ: speculative sampling keeps the distribution, but not the individual draws.",
         }
     if len(run.lanes) < 2:
         return {"kind": "free", "text": "One lane: no other text to compare with."}
@@ -191,7 +191,7 @@ def _difference(run: Run, trace: Trace) -> str:
     if found.gap is None:
         return sentence + "."
     tie = ", a near tie" if found.near_tie else ""
-    return f"{sentence}: there the target's two best tokens are {found.gap:.2g} logits apart in {_dtype(run)}{tie}."
+    return f"{sentence}: the target's two best tokens there are {found.gap:.2g} logits apart in {_dtype(run)}{tie}."
 
 
 def _dtype(run: Run) -> str:

@@ -148,8 +148,8 @@ class EvaluationReport(Report):
             sentences.append(_best_sentence(result, best))
         if oracle := result.find("speedup", "oracle"):
             sentences.append(
-                f"The oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}: a bound, not a "
-                "choice."
+                f"The oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}. This is an upper "
+                "bound; it cannot be used in practice."
             )
         simulated, clocked = prompts_of(result)
         if min(simulated, clocked) < ENOUGH_TO_DECIDE:
@@ -157,7 +157,7 @@ class EvaluationReport(Report):
                 f"{simulated} simulated prompts and {clocked} on the clock are too few to decide which policy is "
                 "faster."
             )
-        return Section("Which policy is fastest, by how much, how surely?", sentences, kind="answer")
+        return Section("Which policy is fastest, by how much, and how certain is that?", sentences, kind="answer")
 
     def sections(self) -> list[Section]:
         """The three answers, each with its figure; then all else, folded, by question."""
@@ -255,7 +255,7 @@ class DraftsReport(Report):
     def first(self) -> Section:
         advice = recommend(self.result)
         code = list(zip(advice.titles, (advice.transformers, advice.vllm)))
-        return Section("Which draft, which SL, here?", list(advice.sentences), code=code)
+        return Section("Which draft and which SL are best here?", list(advice.sentences), code=code)
 
     def beside(self, folder: Path) -> list[str]:
         path = EvaluationReport.shipped_file(self.result.setting.pair, folder)

@@ -139,7 +139,7 @@ export class RunModel {
     const simulated = best((lane) => this.atCosts(lane, this.costs)), timed = best(clock);
     if (simulated === timed) return "";
     return `At these costs ${simulated.name} comes first of the lanes that ran; on the clock it was ${timed.name} (${times(clock(timed))} against `
-      + `${times(clock(simulated))}, ${this.timings === 1 ? "timed once" : `medians of ${this.timings} timings`}): believe the clock.`;
+      + `${times(clock(simulated))}, ${this.timings === 1 ? "timed once" : `medians of ${this.timings} timings`}). Trust the clock.`;
   }
 
   /** Why this run gains less than `other`, in one sentence from both; "" where it does not, or nothing measured says why. */

@@ -62,7 +62,7 @@ export class Lessons {
     if (recordings.some(({ id }) => id === wanted)) return { id: wanted };
     if (roles[wanted]) return { id: roles[wanted] };
     const id = this.model ? null : roles.everyday || recordings[0]?.id || null;
-    return { id, note: `This lesson was written for a recording of the kind “${wanted}”, and there is none here: it uses the run on screen instead.` };
+    return { id, note: `This lesson was written for a recording of the kind “${wanted}”. There is none here, so it uses the run on screen.` };
   }
 
   modelFor(step, lesson) { return this.learn.modelOf(this.runFor(step, lesson).id); }
@@ -148,7 +148,7 @@ export class Lessons {
     if (this.learn.exported) return box;
     const open = opener("Open a lesson file…", LESSON_FILE, (name, read) => this.openFile(read));
     box.append(el("p", "sl-bar", button("For teachers: goals, answers, a path", () => this.learn.attempt(() => this.showTeachers()))));
-    box.append(el("p", "sl-note", ...open, " A lesson is one JSON file, written without code; see the folder lessons for examples."));
+    box.append(el("p", "sl-note", ...open, " A lesson is one JSON file and needs no code; the folder lessons has examples."));
     return box;
   }
 
@@ -197,7 +197,7 @@ export class Lessons {
     const { lesson, results } = this, asked = lesson.steps.filter((step) => step.question).length, { lessons } = this.learn.index;
     const missed = [...results].filter(([, { first }]) => !first), next = lessons[lessons.findIndex(({ id }) => id === lesson.id) + 1];
     const again = missed.map(([at]) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at))));
-    const score = `Of ${count(asked, "question")} you answered ${results.size}, ${results.size - missed.length} of them rightly at once.`;
+    const score = `You answered ${results.size} of ${count(asked, "question")}, ${results.size - missed.length} of them correctly at the first try.`;
     return el("div", "sl-card sl-end", el("p", "sl-where", lesson.title), el("h2", "", "You have finished this lesson"), asked ? el("p", "", score) : null,
       again.length ? el("p", "", "Worth another look:") : null, again.length ? el("ul", "sl-again", ...again) : null,
       lesson.goals?.length ? el("h3", "", "You can now") : null, goalsOf(lesson), el("h3", "", "What next"),
@@ -244,8 +244,8 @@ export class Lessons {
     const found = show.find && lane ? exampleOf(this.model, lane, show.find) : 0;
     const another = lane && !lane.simulated && lane.lane !== show.lane && !LANE_WORDS[show.lane];
     this.missed = [
-      another && `The lane ${this.model.nameOf(show.lane)} did not run here and cannot be simulated in the browser: ${lane.name} is shown instead.`,
-      found < 0 && `This run has no such iteration (${KINDS[show.find].label}): its first one is shown.`,
+      another && `The lane ${this.model.nameOf(show.lane)} did not run here and cannot be simulated in the browser. ${lane.name} is shown instead.`,
+      found < 0 && `This run has no such iteration (${KINDS[show.find].label}). Its first iteration is shown.`,
     ].filter(Boolean).join(" ");
     steps.hides = Boolean(show.hide);
     steps.goTo({ lane, iteration: Math.max(0, found) + (show.iteration || 0), step: show.at === "chance" ? { verdictOn: chanceAt } : show.at || 0 });

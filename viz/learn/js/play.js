@@ -87,9 +87,9 @@ export class Play {
   intro() {
     const cost = this.model.costs, draft = this.model.draft, lengths = this.lengths();
     const best = memory.read(`learn-best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
-    return el("div", "sl-card", el("h2", "", "You decide: guess on, or check now?"),
-      el("p", "", `The draft shows one guess at a time and how sure it is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
-      el("p", "", "Keys: → or g guesses on, ↓ or c checks now."),
+    return el("div", "sl-card", el("h2", "", "You decide: guess again, or check now?"),
+      el("p", "", `You see one guess at a time and how sure the draft is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
+      el("p", "", "Keys: → or g to guess again, ↓ or c to check now."),
       el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sd-button sl-main" }), { id: "sl-start" }), best ? el("span", "sd-mute", `Your best here: ${times(best)}`) : null));
   }
 
@@ -97,12 +97,12 @@ export class Play {
   table() {
     const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1], { whyNot } = game;
     const board = aria(el("ol", "sl-board", ...seen.map((guess, k) => guessCell(k, game.wordOf(k), "waiting", guess.p))), { label: "Guesses of this iteration" });
-    const on = button("Guess on (→)", () => this.guessOn(), { cls: "sd-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sd-button sl-main" });
+    const on = button("Guess again (→)", () => this.guessOn(), { cls: "sd-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sd-button sl-main" });
     on.dataset.key = "on";
     check.dataset.key = "check";
     on.disabled = Boolean(whyNot);
     const text = el("div", "sl-text", promptBefore(this.model, 160), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
-    const said = aria(el("p", "sl-sentence", last ? last.sentence : `${seen.length ? "" : "There is no guess yet. "}Guess on, or check now?`), { role: "status" });
+    const said = aria(el("p", "sl-sentence", last ? last.sentence : `${seen.length ? "" : "There is no guess yet. "}Guess again, or check now?`), { role: "status" });
     requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
     return el("div", "sl-card", said, last ? checkedBoard(last) : null, text, board, el("p", "sl-bar sl-choices", on, check),
       whyNot ? aria(el("p", "sl-note", whyNot), { role: "status" }) : null,
@@ -201,7 +201,7 @@ class Game {
 
 /** What would have been better than `guessed` guesses. */
 function betterThan(guessed, best, accepted) {
-  if (best > guessed) return `guess on, to ${best}: all of them hold`;
+  if (best > guessed) return `keep guessing, up to ${best}: all of them hold`;
   const failed = best === accepted ? `: guess ${best + 1} fails` : "";
   return best ? `check after ${count(best, "guess", "guesses")}${failed}` : `check without guessing${failed}`;
 }
@@ -215,11 +215,11 @@ class Writer {
 
   open(model) {
     this.model = model;
-    this.field = aria(el("textarea", "sl-source"), { label: "Guess on while" });
+    this.field = aria(el("textarea", "sl-source"), { label: "Keep guessing while" });
     Object.assign(this.field, { value: this.source, rows: 4, maxLength: MAX_SOURCE, spellcheck: false });
     this.field.addEventListener("input", () => this.write(this.field.value));
     this.out = aria(el("div", ""), { role: "status" });
-    this.node = el("div", "sl-card", el("h2", "", "Write the policy"), el("p", "", "Guess on while this is true; it is asked before every guess:"), this.field,
+    this.node = el("div", "sl-card", el("h2", "", "Write the policy"), el("p", "", "Keep guessing while this is true; it is evaluated before every guess:"), this.field,
       el("p", "sl-note", `Variables: ${WRITTEN_NAMES.join(", ")}. p is the draft's probability of its last guess (1 before the first) and entropy that of its distribution there; product multiplies all p of this iteration; guessed counts its guesses; position counts the tokens of the text so far; held_last and guessed_last are the accepted guesses and all guesses of the last iteration; c is the cost of a guess, check that of checking one more token, plain that of a pass. Functions: min, max, abs, sqrt, log, exp. A line name = … defines a variable; # starts a comment.`), this.out);
     this.run();
   }

@@ -44,7 +44,7 @@ function treeGuess(it, place) {
   const named = guesses.slice(0, 3).map((guess) => quoted(guess.text) + (guess.p == null ? "" : ` (${percent(guess.p)})`)).join(", ");
   const after = place === 0 ? "the text" : above === 1 ? "one of these guesses" : `${above} of these guesses`;
   return { sentence: `Place ${place + 1}: the draft reads ${after} and proposes ${count(guesses.length, "token")}: ${named}${guesses.length > 3 ? ", …" : ""}.`,
-    more: `That takes ${count(above, "draft pass", "draft passes")}, however many tokens come of each; percentages are the draft's own, after the guesses above.` };
+    more: `That takes ${count(above, "draft pass", "draft passes")}, however many tokens each proposes. The percentages are the draft's probabilities, given the guesses above.` };
 }
 
 function treeVerdict(model, it, place, asked) {
@@ -60,8 +60,8 @@ function treeVerdict(model, it, place, asked) {
 }
 
 function treeRewind(it) {
-  return { sentence: `${count(it.drafted - it.accepted, "guess is", "guesses are")} thrown away; both models' caches keep the accepted path alone.`,
-    more: "Each guess had been read after the guesses above it only, so what follows is as if the others had never been there." };
+  return { sentence: `${count(it.drafted - it.accepted, "guess is", "guesses are")} thrown away; both models' caches keep only the accepted path.`,
+    more: "Each guess was read after the guesses above it only, so the others have no effect on what follows." };
 }
 
 function guessStep(model, lane, it, guess, at) {
@@ -80,7 +80,7 @@ function draftReads(chain, at) {
 
 /** What the policy decided after this guess. */
 function decisionOf(lane, it, guess, at) {
-  const last = at === it.drafted - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess on";
+  const last = at === it.drafted - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess again";
   if (guess.score != null && guess.threshold != null) {
     return `The policy ${lane.name} compares its score ${fixed(guess.score, 3)} with the threshold ${fixed(guess.threshold, 3)}: ${outcome}.`;
   }
@@ -95,7 +95,7 @@ function checkStep(model, it, lane) {
   }
   return {
     kind: "check", at: -1,
-    sentence: `Check: the target reads ${it.drafted === 1 ? "the guess" : `all ${it.drafted} guesses`} in one pass, which gives its own choice at each place, and after the last.`,
+    sentence: `Check: the target reads ${it.drafted === 1 ? "the guess" : `all ${it.drafted} guesses`} in one pass. The pass gives the target's own choice at each place and after the last one.`,
     more: `A pass over ${count(it.drafted + 1, "token")} takes ${cost} times as long as one over a single token, measured on the machine of this run`
       + (cost < 1 + 0.5 * it.drafted ? ": most of a pass goes into reading the model's weights, which are read once for all tokens." : "."),
   };

@@ -77,10 +77,10 @@ const Live = {
     this.settling = null;
     this.partial = false;
     const vocab = {};
-    say(this.look, "One prompt in every lane; each colour is the fate of a guess.");
+    say(this.look, "The same prompt in every lane; colours show which guesses held.");
     this.picture.replaceChildren();
     say(this.shows, "");  // what was to be noticed belonged to the run before
-    this.sentence.textContent = "Decoding, one lane after another; then the race replays them together.";
+    this.sentence.textContent = "The lanes are decoded one after another; then the race replays them together.";
     this.fact.textContent = "Lanes that run at the same time would slow each other down.";
     this.verdict.textContent = "";
     this.verdict.className = "sd-verdict";
@@ -192,8 +192,8 @@ const Live = {
       + `${this.lanes.length === 1 ? "lane" : "lanes"}.`;
     const whole = this.lanes.every((lane) => lane.decoded);
     this.fact.textContent = "The decoded part can be replayed. " + (whole
-      ? "There are no speedups, because the repeats that they are measured on are missing."
-      : "There are no figures for unfinished lanes.");
+      ? "There are no speedups, because the repeats that measure them are missing."
+      : "Unfinished lanes have no figures.");
   },
 
   closeLane(lane, number) {
@@ -206,7 +206,7 @@ const Live = {
     }
     if (lane.decoded) return;
     this.rows[number].classList.add("sd-open");
-    const note = lane.iterations.length ? `Unfinished: ${lane.counts().kept} tokens were decoded.` : "It was not started.";
+    const note = lane.iterations.length ? `Unfinished: ${lane.counts().kept} tokens were decoded.` : "This lane was not started.";
     this.columns[number].querySelector(".sd-figs").append(el("p", "sd-note", note));
   },
 };
