@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ADD_A_LINE = """
 import sys, types
+sys.modules["torch"] = None  # nothing that offers settings needs it; to import it takes seconds
 from importlib import import_module
 from pathlib import Path
 

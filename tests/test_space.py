@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from viz.tools.space import CPU_WHEELS, HARDWARE, ROOT, build
-from viz.tools.space_rehearsal import faults_in_log, started
+from viz.tools.space_rehearsal import faults_in_log, started, variables
 
 ZEROGPU_TORCH = ("2.8.0", "2.9.1", "2.10.0", "2.11.0")
 
@@ -55,11 +55,18 @@ def test_every_binary_file_goes_to_large_file_storage(folder):
     assert binary and {path.suffix for path in binary} <= set(endings)
 
 
-def test_the_space_starts_by_itself_under_its_variables(folder, tmp_path):
+def test_the_space_starts_by_itself_under_its_variables_and_ends_by_sigterm_without_leaving_files(
+    folder, tmp_path, monkeypatch
+):
     """A slice of the rehearsal (viz/tools/space_rehearsal.py), with this interpreter."""
-    said = []
+    said, files = [], tmp_path / "files"
+    files.mkdir()
+    with_files = lambda *of: {**variables(*of), "TMPDIR": str(files)}  # noqa: E731
+    monkeypatch.setattr("viz.tools.space_rehearsal.variables", with_files)
     with started(folder, tmp_path, Path(sys.executable), "cpu", said.append) as url:
         config = httpx.get(f"{url}/config", timeout=100).json()
+        assert any(files.glob("speculoscope-*"))
+    assert not list(files.glob("speculoscope-*"))
     assert config["space_id"] == "someone/speculoscope"
     assert said[0].startswith("Answers ") and "Speculoscope is at" in (tmp_path / "server.log").read_text()
 

@@ -44,9 +44,18 @@ def pictures_had_their_turn(page: Page) -> None:
     settled(page)
 
 
-def serious(page: Page, scope: str | None = None) -> list[str]:
-    """What axe finds of serious or critical impact: everywhere, or within ``scope``, a selector."""
-    found = Axe().run(page, context=scope).response["violations"]
+def serious(page: Page, scope: str | None = None, *rules: str) -> list[str]:
+    """What axe finds of serious or critical impact: everywhere, or within ``scope``, a selector; by ``rules`` alone."""
+    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    found = Axe().run(page, context=scope, options=options).response["violations"]
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in found if one["impact"] in ("serious", "critical")
     ]
+
+
+def serious_light_or_dark(page: Page) -> list[str]:
+    """``serious`` of a page that follows the system's colours, in both: only colours differ."""
+    page.emulate_media(color_scheme="light")
+    found = serious(page)
+    page.emulate_media(color_scheme="dark")
+    return found + serious(page, None, "color-contrast")

@@ -15,24 +15,23 @@ from viz.learn.tab import LearnRuns
 from viz.player.payload import run_payload
 from viz.store import RunStore
 
-from .pointing import serious
+from .player_pages import wait_until
+from .pointing import serious_light_or_dark
 
 LESSONS = [lesson["id"] for lesson in shipped_lessons()]
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_a_lesson_is_walked_to_its_end(there, lesson):
-    page = there(f"?lesson={lesson}")
-    steps = next(one for one in shipped_lessons() if one["id"] == lesson)["steps"]
+def walk(page, lesson: dict, look=lambda number, step: None) -> None:
+    """Go through ``lesson`` to its end by its buttons; ``look`` is called at each step, before anything is pressed."""
+    steps = lesson["steps"]
     for number, step in enumerate(steps, start=1):
-        page.wait_for_function(
-            "text => document.querySelector('.sl-lesson-text h2')?.textContent === text", arg=step["title"]
-        )
+        wait_until(page, f"document.querySelector('.sl-lesson-text h2')?.textContent === {json.dumps(step['title'])}")
         assert f"step {number} of {len(steps)}" in page.locator(".sl-lesson-text .sl-where").inner_text()
         text = page.locator(".sl-lesson-text").inner_text()
         assert "{" not in text
         if not step.get("needs"):
             assert "not recorded in this run" not in text
+        look(number, step)
         if "question" in step and page.locator(".sl-answer").count():
             page.locator(".sl-answer").first.click()
             assert page.locator(".sl-answer.sl-right").count() == 1
@@ -40,15 +39,20 @@ def test_a_lesson_is_walked_to_its_end(there, lesson):
         while step.get("done") == "stepped" and "Cost:" not in page.locator(".sl-caption").inner_text():
             page.locator("[data-key=next]").click()
         page.locator(".sl-turn .sl-main").click()
-    end = page.locator(".sl-end")
+    said = page.locator(".sl-end").inner_text()
     asked = sum("question" in step for step in steps)
-    assert f" of {asked} question{'s' * (asked > 1)}, " in end.inner_text()
-    for goal in next(one for one in shipped_lessons() if one["id"] == lesson)["goals"]:
-        assert goal in end.inner_text()
-    end.get_by_role("button", name="All lessons").click()
+    assert f" of {asked} question{'s' * (asked > 1)}, " in said
+    assert all(goal in said for goal in lesson["goals"])
+
+
+def test_a_lesson_of_several_runs_is_walked_on_the_page(there):
+    """The others are walked in their files, below."""
+    lesson = next(one for one in shipped_lessons() if one["id"] == "dice")
+    page = there("?lesson=dice")
+    walk(page, lesson)
+    page.locator(".sl-end").get_by_role("button", name="All lessons").click()
     page.wait_for_selector(".sl-cards")
-    card = page.locator(".sl-cards .sl-card", has_text=next(o for o in shipped_lessons() if o["id"] == lesson)["title"])
-    assert "done" in card.inner_text()
+    assert "done" in page.locator(".sl-cards .sl-card", has_text=lesson["title"]).inner_text()
 
 
 def test_a_guess_says_what_its_draft_reads(there):
@@ -129,27 +133,19 @@ def test_a_presenter_needs_keys_only_and_answers_wait(there):
     assert page.locator(".sl-presenting").count() == 0
 
 
-def test_a_lesson_prints_as_a_hand_out(there):
-    page = there("?lesson=ten-steps")
+def test_a_lesson_prints_as_a_hand_out_with_each_step_on_its_own_run(there):
+    lesson = next(one for one in shipped_lessons() if one["id"] == "dice")
+    page = there("?lesson=dice")
     page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")
     page.get_by_role("button", name="Print a handout").click()
     page.wait_for_function("window.printed")
     printed = page.evaluate("window.printed")
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-    for step in shipped_lessons()[0]["steps"]:
+    for step in lesson["steps"]:
         assert step["title"] in printed
     assert "Answers" in printed and "How the run was made" in printed
-
-
-def test_a_hand_out_shows_each_step_on_its_own_run(there):
-    page = there("?lesson=dice")
-    page.evaluate("window.printed = ''")
-    page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")
-    page.get_by_role("button", name="Print a handout").click()
-    page.wait_for_function("window.printed")
-    assert "another run" in page.evaluate("window.printed")
-    assert "In this run, made with coupling" in page.evaluate("window.printed")  # its last step
-    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert "another run" in printed
+    assert "In this run, made with coupling" in printed  # its last step
 
 
 def test_a_lesson_is_saved_as_one_file_that_works_alone(there, browser, tmp_path):
@@ -171,18 +167,17 @@ def test_a_lesson_is_saved_as_one_file_that_works_alone(there, browser, tmp_path
     alone.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser, tmp_path, scheme):
+def test_axe_finds_nothing_serious_light_or_dark(browser, tmp_path):
     file = tmp_path / "lesson.html"
     file.write_text(export_lesson(shipped_lessons()[0], run_payload(first_run(), details=True)), encoding="utf-8")
-    page = browser.new_page(color_scheme=scheme, bypass_csp=True)
+    page = browser.new_page(bypass_csp=True)
     page.goto(file.as_uri())
     for place in ("lessons", "steps", "play", "whatif", "words"):
         page.evaluate(f"learn.goTo({{ place: '{place}' }})")
         if place == "play":
             page.locator("#sl-start").click()
             page.locator("[data-key=on]").click()
-        assert serious(page) == [], place
+        assert serious_light_or_dark(page) == [], place
     page.close()
 
 
@@ -249,7 +244,9 @@ def shipped_runs():
 
 
 @pytest.mark.parametrize("lesson", shipped_lessons(), ids=LESSONS)
-def test_each_number_in_a_lesson_stands_in_the_panel_beside_it(browser, tmp_path, shipped_runs, lesson):
+def test_a_lesson_is_walked_to_its_end_and_each_of_its_numbers_stands_in_the_panel_beside_it(
+    browser, tmp_path, shipped_runs, lesson
+):
     kinds = dict.fromkeys([lesson["recording"], *(step.get("recording") for step in lesson["steps"])])
     roles = {kind: shipped_runs.roles()[kind] for kind in kinds if kind}
     first, *others = [shipped_runs.payload(run) for run in dict.fromkeys(roles.values())]
@@ -258,32 +255,37 @@ def test_each_number_in_a_lesson_stands_in_the_panel_beside_it(browser, tmp_path
     page = browser.new_page()
     page.goto(file.as_uri())
     missing = {}
-    for at, step in enumerate(lesson["steps"]):
-        page.evaluate(f"learn.places.lessons.toStep({at})")
-        title = page.locator(".sl-lesson-text h2").inner_text()
+
+    def look(number: int, step: dict) -> None:
         facts = facts_shown(page, step)
         panel = whole_panel(page) if facts else ""
-        missing |= {(title, name): fact for name, fact in facts.items() if not is_beside(fact, panel)}
+        missing.update({(step["title"], name): fact for name, fact in facts.items() if not is_beside(fact, panel)})
+
+    walk(page, lesson, look)
     assert missing == {}
     page.close()
 
 
-@pytest.mark.parametrize(
-    "link, written, shown",
-    [
-        ("ten-steps&step=2", r"a guess costs (\d+\.\d+) of a pass", r"draft passes at (\d+\.\d+)"),
-        ("ten-steps&step=2", r"which costs (\d+\.\d+) passes", r"a check at (\d+\.\d+)"),
-        ("ten-steps&step=5", r"at the cost of (\d+\.\d+) passes", r"= (\d+\.\d+) passes of the target"),
-        ("tree&step=2", r"Of (\d+) guesses", r"reads all (\d+) guesses"),
-        ("dice&step=2", r"q = (\d+\.\d+), so", r"q = (\d+\.\d+)\."),
-        ("dice&step=2", r"kept with probability (\d+\.\d+)\. ", r"min\(1, p/q\) = (\d+\.\d+)"),
-    ],
-)
-def test_a_number_in_a_lesson_has_the_meaning_of_the_one_beside_it(there, link, written, shown):
-    page = there(f"?lesson={link}")
-    said = re.search(written, page.locator(".sl-lesson-text").inner_text())[1]
-    beside = re.search(shown, page.locator(".sl-steps").inner_text())[1]
-    assert abs(float(said) - float(beside)) < 0.0051  # three digits or two
+def test_a_number_in_a_lesson_has_the_meaning_of_the_one_beside_it(there):
+    for link, *pairs in (
+        (
+            "ten-steps&step=2",
+            (r"a guess costs (\d+\.\d+) of a pass", r"draft passes at (\d+\.\d+)"),
+            (r"which costs (\d+\.\d+) passes", r"a check at (\d+\.\d+)"),
+        ),
+        ("ten-steps&step=5", (r"at the cost of (\d+\.\d+) passes", r"= (\d+\.\d+) passes of the target")),
+        ("tree&step=2", (r"Of (\d+) guesses", r"reads all (\d+) guesses")),
+        (
+            "dice&step=2",
+            (r"q = (\d+\.\d+), so", r"q = (\d+\.\d+)\."),
+            (r"kept with probability (\d+\.\d+)\. ", r"min\(1, p/q\) = (\d+\.\d+)"),
+        ),
+    ):
+        page = there(f"?lesson={link}")
+        for written, shown in pairs:
+            said = re.search(written, page.locator(".sl-lesson-text").inner_text())[1]
+            beside = re.search(shown, page.locator(".sl-steps").inner_text())[1]
+            assert abs(float(said) - float(beside)) < 0.0051, (link, written)  # three digits or two
 
 
 def test_the_end_of_a_lesson_has_the_score_and_leads_on(there):

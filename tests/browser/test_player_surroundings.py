@@ -8,11 +8,47 @@ from decoding.analysis.metrics import speedup
 from decoding.records.text import whole_text
 from decoding.records.trace import TokenText
 from tests.browser.player_pages import LANES, hear_events, lane_text, live_events, open_export, stop_at, wait_until
-from tests.browser.pointing import serious
+from tests.browser.pointing import serious_light_or_dark
 from tests.runs import make_run
 from viz.player.names import lane_name
+from viz.player.payload import run_payload
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+@pytest.fixture(scope="module")
+def windows(browser, tmp_path_factory):
+    """Pages that stay for the tests of this file, by the options of their context."""
+    pages = {}
+
+    def window(**options):
+        if repr(options) not in pages:
+            folder = tmp_path_factory.mktemp("window")
+            pages[repr(options)] = open_export(browser, folder, make_run(lanes=LANES), **options)
+        return pages[repr(options)]
+
+    yield window
+    for page in pages.values():
+        page.context.close()
+
+
+@pytest.fixture
+def shown(windows):
+    """shown(run, **context options): such a page once its player has loaded ``run``, as if its export had opened."""
+    pages = []
+
+    def show(run, **options):
+        page = windows(**options)
+        pages.append(page)
+        page.mouse.move(2, 2)
+        load = "payload => { player.setFinalOnly(false); player.load(payload); scrollTo(0, 0); }"
+        page.evaluate(load, run_payload(run))
+        return page
+
+    yield show
+    for page in pages:
+        page.evaluate("player.pause()")
+        assert page.faults == []
 
 
 @pytest.fixture
@@ -30,9 +66,9 @@ def opened(browser, tmp_path):
         page.context.close()
 
 
-def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
+def test_a_live_run_shows_who_is_on_the_clock_and_then_races(shown):
     run = make_run(lanes=LANES, n_tokens=40, repeats=2)
-    page = opened(run)
+    page = shown(run)
     events = live_events(run)
     start = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
     page.evaluate("player.shows.textContent = 'Notice: what another run shows'")
@@ -52,9 +88,9 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     assert not page.locator(".sd-status").is_visible()
 
 
-def test_live_texts_join_split_characters(opened):
+def test_live_texts_join_split_characters(shown):
     run = make_run(lanes=LANES, n_tokens=80, repeats=1, hostile=True, seed=5)
-    page = opened(run)
+    page = shown(run)
     hear_events(page, live_events(run)[:-1])
     for lane, trace in enumerate(run.lanes):
         shown = lane_text(page, lane)
@@ -65,9 +101,9 @@ SENTENCE = "The worker ran out of memory: choose a smaller pair."
 
 
 @pytest.mark.parametrize(("kind", "how"), [("cancelled", "Stopped"), ("failed", "Ended early")])
-def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
+def test_what_a_stopped_run_had_decoded_can_be_replayed(shown, kind, how):
     run = make_run(lanes=LANES, n_tokens=30, repeats=1)
-    page = opened(run)
+    page = shown(run)
     events = live_events(run)
     static = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
     hear_events(page, [*events[: static + 4], {"kind": kind, "data": {"message": SENTENCE}}])
@@ -84,9 +120,7 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
     assert "passes" not in column and f"Unfinished: {tokens} tokens were decoded." in column
     page.locator(".sd-rail").focus()
     page.keyboard.press("Home")
-    page.keyboard.press(
-        "ArrowRight"
-    )  # to the end of the first iteration of the selected lane: the last one that started
+    page.keyboard.press("ArrowRight")  # to the end of the first iteration of the selected lane, the last that started
     assert page.evaluate("player.t - player.lanes[1].iterations[0].end") == pytest.approx(0)
     page.evaluate("player.seek(0.8 * player.total)")
     page.get_by_role("button", name="Play (space)").click()
@@ -96,8 +130,8 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
     assert page.locator(".sd-sentence").inner_text().startswith("Here:")
 
 
-def test_a_run_stopped_before_its_first_token_says_so(opened):
-    page = opened(make_run(lanes=LANES))
+def test_a_run_stopped_before_its_first_token_says_so(shown):
+    page = shown(make_run(lanes=LANES))
     events = live_events(make_run(lanes=LANES, n_tokens=30))
     hear_events(page, [*events[:1], {"kind": "cancelled", "data": {}}])
     assert page.locator(".sd-sentence").inner_text() == "Stopped before the first token."
@@ -141,8 +175,8 @@ def test_strips_and_the_tops_of_three_texts_fit_a_laptop(opened):
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
 
 
-def test_a_phone_has_tabs_and_a_sheet(opened):
-    page = opened(make_run(lanes=LANES), **PHONE)
+def test_a_phone_has_tabs_and_a_sheet(shown):
+    page = shown(make_run(lanes=LANES), **PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     stop_at(page, 1)
     assert page.locator(".sd-col:visible").count() == 1
@@ -163,9 +197,9 @@ FLAG_ENDS = "Math.max(...[...document.querySelectorAll('.sd-flag b')].map((b) =>
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["live", "stopped"])
-def test_on_a_phone_what_stands_behind_a_strip_stays_in_its_box(opened, ended):
+def test_on_a_phone_what_stands_behind_a_strip_stays_in_its_box(shown, ended):
     run = make_run(lanes=LANES, n_tokens=40, repeats=1)
-    page = opened(run, **PHONE)
+    page = shown(run, **PHONE)
     events = live_events(run)
     last = next(i for i, event in enumerate(events) if event["kind"] == "lane_finished")  # the longest strip so far
     stopped = [{"kind": "cancelled", "data": {"message": ""}}] if ended else []
@@ -175,30 +209,30 @@ def test_on_a_phone_what_stands_behind_a_strip_stays_in_its_box(opened, ended):
     assert page.locator(".sd-row .sd-flag").first.is_visible() == ended  # live, the status says who is on the clock
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [{}, PHONE], ids=["laptop", "phone"])
-def test_axe_finds_nothing_serious(opened, scheme, size):
-    page = opened(make_run(lanes=LANES, n_tokens=40), color_scheme=scheme, bypass_csp=True, **size)
+def test_axe_finds_nothing_serious_light_or_dark(opened, size):
+    page = opened(make_run(lanes=LANES, n_tokens=40), bypass_csp=True, **size)
     stop_at(page, 0.7)
     for summary in page.locator("summary").all():
         summary.click()
-    assert serious(page) == []
+    assert serious_light_or_dark(page) == []
 
 
-def test_the_dark_class_of_an_ancestor_darkens(opened):
-    page = opened(make_run(lanes=LANES), color_scheme="light")
+def test_the_dark_class_of_an_ancestor_darkens(shown):
+    page = shown(make_run(lanes=LANES))
     ground = "getComputedStyle(document.querySelector('.sd-race')).backgroundColor"
     light = page.evaluate(ground)
     page.evaluate("document.body.classList.add('dark')")
     assert page.evaluate(ground) != light
+    page.evaluate("document.body.classList.remove('dark')")
 
 
 STOPS = """() => [...document.querySelectorAll('.speculoscope :is(button, input, select, summary, [tabindex])')].filter(
   (node) => node.tabIndex >= 0 && node.checkVisibility({visibilityProperty: true}) && !node.closest('dialog'))"""
 
 
-def test_buttons_of_one_place_share_a_tab_stop_and_arrow_keys_lead_through_them(opened):
-    page = opened(make_run(lanes=LANES, n_tokens=40))
+def test_buttons_of_one_place_share_a_tab_stop_and_arrow_keys_lead_through_them(shown):
+    page = shown(make_run(lanes=LANES, n_tokens=40))
     stop_at(page, 1.0)
     assert page.evaluate(f"({STOPS})().length") < 35
     assert page.evaluate(f"({STOPS})().filter((node) => node.matches('.sd-legend .sd-term')).length") == 1
@@ -221,14 +255,14 @@ def test_buttons_of_one_place_share_a_tab_stop_and_arrow_keys_lead_through_them(
     assert page.locator("button.sd-name[tabindex='0']").count() == 1
 
 
-def test_the_end_of_a_text_is_marked_and_what_the_target_read_is_shown_on_demand(opened):
+def test_the_end_of_a_text_is_marked_and_what_the_target_read_is_shown_on_demand(shown):
     run = make_run(lanes=LANES, n_tokens=40)
     end = max(run.vocab) + 1
     run.vocab[end] = TokenText("<|im_end|>", special=True)
     run.prompt_ids = [end, *run.lanes[0].output[:3], end]
     for trace in run.lanes:
         trace.finish = "eos"
-    page = opened(run)
+    page = shown(run)
     stop_at(page, 1.0)
     assert page.locator(".sd-col:visible .sd-end").count() == page.locator(".sd-col:visible").count()
     panel = page.locator(".sd-panel", has_text="What the target read")
@@ -239,9 +273,9 @@ def test_the_end_of_a_text_is_marked_and_what_the_target_read_is_shown_on_demand
     assert page.locator(".sd-end").count() == 0  # the text alone
 
 
-def test_bars_above_the_scale_say_how_high_they_are(opened):
+def test_bars_above_the_scale_say_how_high_they_are(shown):
     run = make_run(lanes=("autoregressive", "static:3", "oracle"))
-    page = opened(run)
+    page = shown(run)
     top = int(page.locator(".sd-sl-top").last.inner_text())
     oracle = run.lanes[2]
     cut = [it.n_drafted for it in oracle.iterations if it.n_drafted > top]
@@ -251,13 +285,13 @@ def test_bars_above_the_scale_say_how_high_they_are(opened):
     assert any("↑ " in sign for sign in signs)
 
 
-def test_the_fastest_lane_is_bold_and_its_text_is_shown(opened):
+def test_the_fastest_lane_is_bold_and_its_text_is_shown(shown):
     lanes = ("autoregressive", "static:15", "static:20", "static:12", "static:10", "oracle", "static:1")
     run = make_run(lanes=lanes)
     fastest = max(
         (trace for trace in run.lanes if trace.lane not in lanes[0:6:5]), key=lambda t: speedup(run, t).median
     )
-    page = opened(run)
+    page = shown(run)
     name = lane_name(fastest.lane)
     assert page.locator(".sd-name[aria-pressed=true]").inner_text() == name
     assert f"with {name}" in page.locator(".sd-sentence").inner_text()
@@ -265,9 +299,9 @@ def test_the_fastest_lane_is_bold_and_its_text_is_shown(opened):
     assert len(shown) == 3 and name in shown and "Oracle" in shown
 
 
-@pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, {"width": 390, "height": 844}])
-def test_a_text_that_has_scrolled_begins_with_a_whole_line(opened, size):
-    page = opened(make_run(n_tokens=400), viewport=size)
+@pytest.mark.parametrize("options", [{}, PHONE], ids=["laptop", "phone"])
+def test_a_text_that_has_scrolled_begins_with_a_whole_line(shown, options):
+    page = shown(make_run(n_tokens=400), **options)
     for share in (0.3, 0.7, 1):
         stop_at(page, share)
         tops = page.evaluate(
