@@ -71,17 +71,8 @@ def test_all_lanes_agree_in_bfloat16(lively_pair):
 
 
 def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_path):
-    words = [
-        "lossless",
-        "--target",
-        lively_pair[0],
-        "--draft",
-        lively_pair[1],
-        "--max-new-tokens",
-        "4",
-        "--longest",
-        "1",
-    ]
+    target, draft = lively_pair
+    words = ["lossless", "--target", target, "--draft", draft, "--max-new-tokens", "4", "--longest", "1"]
     kept = ["--json", "--out", str(tmp_path / "counts.jsonl")]
 
     def counts(*more):
