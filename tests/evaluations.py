@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache, wraps
 
 from decoding.evaluation.drafts import best_figures, break_even_c, simulated_figures
 from decoding.evaluation.figures import draft_figures, match_rates, policy_figures, sweep_figures
@@ -53,6 +56,13 @@ def make_setting(costs: Costs, samples: list[Sample]) -> Setting:
     )
 
 
+def made_once(make: Callable[..., EvaluationResult]) -> Callable[..., EvaluationResult]:
+    """``make`` computes each result once; a test gets a copy, which it may change."""
+    kept = cache(make)
+    return wraps(make)(lambda **options: deepcopy(kept(**options)))
+
+
+@made_once
 def make_evaluation() -> EvaluationResult:
     """An evaluation of eight policies on twelve prompts, without a clock."""
     samples, costs = make_samples(12), make_costs()
@@ -68,6 +78,7 @@ def make_evaluation() -> EvaluationResult:
     return EvaluationResult(make_setting(costs, samples), figures, lanes)
 
 
+@made_once
 def make_drafts(c: float = 0.1) -> EvaluationResult:
     """Three drafts: better ones cost more; "wide" and "deep" have equal numbers of parameters and opposite shapes."""
     shapes = {

@@ -16,7 +16,8 @@ def measure_little(change: Callable[[object, str, object], None] = setattr) -> N
 
     change(costs, "BUDGET_S", 1e-9)
     change(costs, "ROUNDS", (1, 1))
-    change(costs, "LONG", ())  # two thirds of all draft steps of a measurement
+    change(costs, "SPARSE", (1, costs.SL_CAP))
+    change(costs, "LONG", ())
 
 
 class HeldJobs(Jobs):

@@ -20,6 +20,12 @@ from tests.commands import command
 from tests.tiny_models import make_model
 
 
+@pytest.fixture(autouse=True)
+def short_probe(monkeypatch):
+    monkeypatch.setitem(floor._PROBE_BYTES, "cpu", 2**16)
+    monkeypatch.setattr(floor, "ROUNDS", 2)
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     base = tmp_path_factory.mktemp("models")
@@ -31,7 +37,7 @@ def models(tmp_path_factory):
 def test_all_contenders_write_the_same_text(models):
     pair, hf_target, hf_draft = models
     prompts = [pair.tokenizer.encode("def f(x):"), pair.tokenizer.encode("a b c")]
-    report = bench_pair(pair, hf_target, hf_draft, prompts, Work(limit=2, repeats=2, max_new_tokens=12))
+    report = bench_pair(pair, hf_target, hf_draft, prompts, Work(limit=2, repeats=2, max_new_tokens=8))
     assert report.same_text == report.n_prompts == 2
     names = [figure.name for figure in report.figures]
     assert names == [
@@ -144,8 +150,6 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
     monkeypatch.setattr(runs, "_transformers_models", lambda *args: (hf_target, hf_draft))
-    monkeypatch.setitem(floor._PROBE_BYTES, "cpu", 2**16)
-    monkeypatch.setattr(floor, "ROUNDS", 2)
     described = [
         PairDescription(name, name, "embedded", "t", {"d": "d"}, "d") for name in ("codepair-1", "smollm2-135m")
     ]

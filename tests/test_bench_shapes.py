@@ -18,6 +18,12 @@ from tests.fake_cuda import fake_gpu
 ON_GPU = Work(limit=1, repeats=1, max_new_tokens=8, device="cuda", dtype="bfloat16")
 
 
+@pytest.fixture(autouse=True)
+def short_probe(monkeypatch):
+    monkeypatch.setattr(floor, "_PROBE_BYTES", dict.fromkeys(floor._PROBE_BYTES, 2**16))
+    monkeypatch.setattr(floor, "ROUNDS", 2)
+
+
 def test_shaped_pairs_agree_until_noise_parts_them():
     shape = Shape(
         "tiny",
@@ -77,10 +83,8 @@ def test_all_tables_of_a_gpu_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
-    monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
-    monkeypatch.setattr(floor, "ROUNDS", 2)
     monkeypatch.setattr(against, "POLICIES", ("heuristic",))
-    for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 8)):
+    for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 4)):
         monkeypatch.setattr(against, name, value)
     with fake_gpu(monkeypatch) as cuda:
         small = ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8"]

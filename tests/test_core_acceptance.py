@@ -187,7 +187,7 @@ def p_value(lane: str, rule_class=Sampling, draft_class=None, head_ids=None, **r
     return chisquare(observed, np.array(wanted) * sum(observed) / sum(wanted)).pvalue
 
 
-@pytest.mark.parametrize("lane", ["static:2", "confidence:0.4", "ngram/static:2", "heuristic"])
+@pytest.mark.parametrize("lane", ["static:2", "confidence:0.4", "ngram/static:2"])
 def test_speculative_sampling_emits_the_target_distribution(lane):
     assert p_value(lane) > 0.001
 
@@ -196,9 +196,8 @@ def test_so_it_does_with_top_k_and_top_p():
     assert p_value("static:2", temperature=1.4, top_k=3, top_p=0.95) > 0.001
 
 
-@pytest.mark.parametrize("lane", ["static:2", "confidence:0.4"])
-def test_so_it_does_with_a_draft_whose_head_is_reduced(lane):
-    assert p_value(lane, head_ids=[0, 2, 3]) > 0.001
+def test_so_it_does_with_a_draft_whose_head_is_reduced():
+    assert p_value("confidence:0.4", head_ids=[0, 2, 3]) > 0.001
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupling"])

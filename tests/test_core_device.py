@@ -21,7 +21,7 @@ from decoding.records.trace import Costs
 from .fake_cuda import fake_cuda
 from .toy import finished_run
 
-DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
+DRAFTING = ["static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
 LANES = ["autoregressive", *DRAFTING]
 FEW = ["autoregressive", "static:6", "confidence:0.1"]
 PROMPT = "def f(x):\n    return"
@@ -51,7 +51,7 @@ def both(pairs):
 
 
 def run(pair, **more):
-    settings = {"prompt": PROMPT, "lanes": LANES, "max_new_tokens": 32, "repeats": 1, **more}
+    settings = {"prompt": PROMPT, "lanes": LANES, "max_new_tokens": 24, "repeats": 1, **more}
     return finished_run(CompareRequest(**settings), pair)
 
 

@@ -28,12 +28,12 @@ def last(counts) -> Counts:
 def test_every_policy_writes_the_text_of_generate(pair):
     reference = transformers_reference(pair.target_folder)
     prompts = [pair.encode_prompt(text) for text in PROMPTS]
-    counts = last(check_lossless(pair, reference, prompts, 24, caps=range(1, 17, 5)))
+    counts = last(check_lossless(pair, reference, prompts, 20, caps=range(1, 17, 7)))
     n_lanes = len(checked_lanes({}))
     expected = {"throughput", "bandit", "adaedl", "oracle:best", "ngram/static:{cap}", "tree:{cap}", "costtree"}
     assert expected <= set(checked_lanes({}))
     assert counts.different == [] and counts.prompts == 3
-    assert counts.compared == 3 * (1 + n_lanes * 4) == counts.equal + counts.near_ties
+    assert counts.compared == 3 * (1 + n_lanes * 3) == counts.equal + counts.near_ties
     assert counts.near_ties <= 0.1 * counts.compared
 
 
@@ -65,23 +65,14 @@ def test_near_ties_are_counted_apart():
 
 def test_all_lanes_agree_in_bfloat16(lively_pair):
     pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="bfloat16", device="cpu")
-    lanes = ["autoregressive", "static:1", "static:6", "heuristic", "confidence:0.1", "oracle", "ngram/static:3"]
-    run = finished_run(CompareRequest(PROMPTS[0], lanes=lanes, max_new_tokens=40, repeats=1), pair)
+    lanes = ["autoregressive", "static:6", "confidence:0.1", "oracle", "ngram/static:3"]
+    run = finished_run(CompareRequest(PROMPTS[0], lanes=lanes, max_new_tokens=32, repeats=1), pair)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
 
 
 def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_path):
-    words = [
-        "lossless",
-        "--target",
-        lively_pair[0],
-        "--draft",
-        lively_pair[1],
-        "--max-new-tokens",
-        "4",
-        "--longest",
-        "1",
-    ]
+    target, draft = lively_pair
+    words = ["lossless", "--target", target, "--draft", draft, "--max-new-tokens", "4", "--longest", "1"]
     kept = ["--json", "--out", str(tmp_path / "counts.jsonl")]
 
     def counts(*more):

@@ -114,8 +114,8 @@ def test_without_a_gpu_it_is_refused_in_a_sentence():
 SMALL = {
     "lossless": ["--limit=1", "--longest=1", "--max-new-tokens=4"],
     "bench": ["--limit=1", "--repeats=1", "--max-new-tokens=8", "--dtype=float32"],
-    "compare": ["--max-new-tokens=8", "--repeats=1"],
-    "evaluate": ["--limit=1", "--validation-limit=1", "--clock-prompts=1", "--repeats=1", "--max-new-tokens=8"]
+    "compare": ["--max-new-tokens=4", "--repeats=1"],
+    "evaluate": ["--limit=1", "--validation-limit=1", "--clock-prompts=1", "--repeats=1", "--max-new-tokens=4"]
     + ["--lanes=static:3"],
 }
 
@@ -129,7 +129,7 @@ def test_every_step_runs_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
     monkeypatch.setattr(runs, "SHAPES", ())
     monkeypatch.setattr(against, "POLICIES", ())
-    for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 8)):
+    for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 4)):
         monkeypatch.setattr(against, name, value)
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)

@@ -28,6 +28,7 @@ from decoding.records.gguf_record import read_record
 from decoding.records.pairs import find_pair
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
+from tests.commands import command
 from tests.lean_models import ids, lean, random_model
 from tests.tiny_gguf import HEADS, HIDDEN, LAYERS, write_gguf
 from tests.tiny_pair import make_tiny_pair
@@ -154,14 +155,10 @@ def test_every_lane_writes_the_plain_text_of_the_format(folders):
 
 
 def test_the_lossless_command_takes_them(folders):
-    from typer.testing import CliRunner
-
-    from decoding.cli import _application
-
     words = ["--target", folders[0], "--draft", folders[1], "--limit=1", "--max-new-tokens=5", "--longest=1"]
-    result = CliRunner().invoke(_application(["lossless"]), ["lossless", *words, "--weights=int4", "--json"])
-    found = json.loads(result.stdout[result.stdout.index("{") :])
-    assert result.exit_code == 0 and found["equal"] == found["compared"] > 1
+    ended = command("lossless", *words, "--weights=int4", "--json")
+    found = json.loads(ended.out[ended.out.index("{") :])
+    assert ended.status == 0 and found["equal"] == found["compared"] > 1
 
 
 def test_a_run_records_them_and_its_command_repeats_them(folders):

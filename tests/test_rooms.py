@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,16 +50,18 @@ def room_of(module: str) -> str:
     return next(name for name in names if name in FLOOR)
 
 
-def imports(module: str, source: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
+@cache
+def imports(module: str, source: str, is_package: bool = False) -> list[tuple[int, str]]:
     """(line, imported module or name) of all imports, at any level."""
-    package = module.split(".") if is_package else module.split(".")[:-1]
+    package, found = module.split(".") if is_package else module.split(".")[:-1], []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             start = ".".join([*base, *([node.module] if node.module else [])])
-            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{start}.{alias.name}") for alias in node.names]
+    return found
 
 
 def faults(module: str, source: str, is_package: bool = False) -> list[str]:
