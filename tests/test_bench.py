@@ -7,10 +7,18 @@ import json
 import pytest
 import torch
 
-from decoding.bench import against, floor, runs
-from decoding.bench.against import Work, bench_pair, bench_recorder, figures_of, interleave, ratio_of, ratios_of
+from decoding.bench import against, runs
+from decoding.bench.against import (
+    Work,
+    bench_pair,
+    bench_recorder,
+    figures_of,
+    floor_bytes,
+    interleave,
+    ratio_of,
+    ratios_of,
+)
 from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
-from decoding.bench.floor import floor_bytes
 from decoding.bench.markdown import as_document
 from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model
@@ -144,8 +152,8 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
     monkeypatch.setattr(runs, "_transformers_models", lambda *args: (hf_target, hf_draft))
-    monkeypatch.setitem(floor._PROBE_BYTES, "cpu", 2**16)
-    monkeypatch.setattr(floor, "ROUNDS", 2)
+    monkeypatch.setitem(against._PROBE_BYTES, "cpu", 2**16)
+    monkeypatch.setattr(against, "ROUNDS", 2)
     described = [
         PairDescription(name, name, "embedded", "t", {"d": "d"}, "d") for name in ("codepair-1", "smollm2-135m")
     ]

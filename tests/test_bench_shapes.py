@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from decoding.bench import against, floor, runs
+from decoding.bench import against, runs
 from decoding.bench.against import Work
 from decoding.bench.markdown import as_markdown
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
@@ -77,8 +77,8 @@ def test_all_tables_of_a_gpu_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
-    monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
-    monkeypatch.setattr(floor, "ROUNDS", 2)
+    monkeypatch.setitem(against._PROBE_BYTES, "cuda", 2**16)
+    monkeypatch.setattr(against, "ROUNDS", 2)
     monkeypatch.setattr(against, "POLICIES", ("heuristic",))
     for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 8)):
         monkeypatch.setattr(against, name, value)
