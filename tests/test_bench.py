@@ -7,10 +7,18 @@ import json
 import pytest
 import torch
 
-from decoding.bench import against, floor, runs
-from decoding.bench.against import Work, bench_pair, bench_recorder, figures_of, interleave, ratio_of, ratios_of
+from decoding.bench import against, runs
+from decoding.bench.against import (
+    Work,
+    bench_pair,
+    bench_recorder,
+    figures_of,
+    floor_bytes,
+    interleave,
+    ratio_of,
+    ratios_of,
+)
 from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
-from decoding.bench.floor import floor_bytes
 from decoding.bench.markdown import as_document
 from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model
@@ -22,8 +30,8 @@ from tests.tiny_models import make_model
 
 @pytest.fixture(autouse=True)
 def short_probe(monkeypatch):
-    monkeypatch.setitem(floor._PROBE_BYTES, "cpu", 2**16)
-    monkeypatch.setattr(floor, "ROUNDS", 2)
+    monkeypatch.setitem(against._PROBE_BYTES, "cpu", 2**16)
+    monkeypatch.setattr(against, "ROUNDS", 2)
 
 
 @pytest.fixture(scope="module")

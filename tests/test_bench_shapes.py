@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from decoding.bench import against, floor, runs
+from decoding.bench import against, runs
 from decoding.bench.against import Work
 from decoding.bench.markdown import as_markdown
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
@@ -20,8 +20,8 @@ ON_GPU = Work(limit=1, repeats=1, max_new_tokens=8, device="cuda", dtype="bfloat
 
 @pytest.fixture(autouse=True)
 def short_probe(monkeypatch):
-    monkeypatch.setattr(floor, "_PROBE_BYTES", dict.fromkeys(floor._PROBE_BYTES, 2**16))
-    monkeypatch.setattr(floor, "ROUNDS", 2)
+    monkeypatch.setattr(against, "_PROBE_BYTES", dict.fromkeys(against._PROBE_BYTES, 2**16))
+    monkeypatch.setattr(against, "ROUNDS", 2)
 
 
 def test_shaped_pairs_agree_until_noise_parts_them():

@@ -194,7 +194,7 @@ def test_what_a_usual_run_needs_is_there_before_anybody_asks(known, as_kept):
 
 
 def test_ages_that_cannot_be_read_are_old():
-    from decoding.comparison.kept_costs import age_of
+    from decoding.engines.kept_trials import age_of
 
-    assert age_of(replace(COSTS, measured="yesterday")) == timedelta.max == age_of(COSTS)
-    assert age_of(replace(COSTS, measured="2026-01-01T00:00:00")) == timedelta.max
+    assert age_of("yesterday") == timedelta.max == age_of(COSTS.measured)
+    assert age_of("2026-01-01T00:00:00") == timedelta.max

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.bench.remembering import RememberingModel, RememberingTarget
+from decoding.bench.lossless import RememberingModel, RememberingTarget
 from decoding.engines.inputs import FINAL, Branches
 from decoding.records.proposal import path_to
 

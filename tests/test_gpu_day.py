@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from decoding.bench import against, floor, gpu_day, runs
+from decoding.bench import against, gpu_day, runs
 from decoding.bench.gpu_day import plan, read_step, run_day, summary
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription
@@ -131,8 +131,8 @@ def test_every_step_runs_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
     monkeypatch.setattr(against, "POLICIES", ())
     for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 4)):
         monkeypatch.setattr(against, name, value)
-    monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
-    monkeypatch.setattr(floor, "ROUNDS", 2)
+    monkeypatch.setitem(against._PROBE_BYTES, "cuda", 2**16)
+    monkeypatch.setattr(against, "ROUNDS", 2)
     monkeypatch.setattr("decoding.backends.jobs.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(gpu_day, "LANES", "autoregressive,static:3")
     asked = []

@@ -91,7 +91,7 @@ def test_the_command_writes_policies_that_load_and_decide(places, pair, prompts)
     assert [row["policy"] for row in rows] == ["disco", "specdecpp", "costaware"]
     assert all(row["latency"] > 0 for row in rows)
     folder = pair.draft_folders[pair.default_draft] / "policies"
-    heads = load_heads(folder, pair.fingerprint, pair.draft().info.fingerprint)
+    heads = load_heads(folder, pair.target.info.fingerprint, pair.draft().info.fingerprint)
     assert set(heads) == {"disco", "specdecpp", "costaware"} and not heads.faults
     for lane in ("disco", "disco:0.7", "specdecpp", "specdecpp:auto", "costaware"):
         make_policy(parse_lane(lane), heads)
@@ -107,7 +107,7 @@ def test_the_command_writes_policies_that_load_and_decide(places, pair, prompts)
     note = lambda message, share: messages.append(message)  # noqa: E731
     (again,) = fit(pair, [pair.default_draft], OPTIONS, note, only_chains=True)
     assert any("validation texts" in message for message in messages)
-    recorded = read_validation(folder, pair.default_draft, pair.fingerprint, pair.draft().info.fingerprint)
+    recorded = read_validation(folder, pair.default_draft, pair.target.info.fingerprint, pair.draft().info.fingerprint)
     assert again.policies == [] and stamp == (folder / "disco.json").stat().st_mtime_ns
     assert len(recorded) == OPTIONS.n_validation and set(recorded[0].chain.along.scores) == set(heads)
 
@@ -182,7 +182,7 @@ def test_texts_that_are_there_are_not_written_again(pair, monkeypatch):
     first = greedy_texts(pair, pair.default_draft, prompts[:1], 12)
     both = greedy_texts(pair, pair.default_draft, prompts, 12)
     assert both[:1] == first
-    monkeypatch.setattr(texts_module, "speculative_decode", lambda *a: pytest.fail("it was there"))
+    monkeypatch.setattr("decoding.comparison.kept_texts.LaneRun", lambda *a: pytest.fail("it was there"))
     assert greedy_texts(pair, pair.default_draft, prompts, 12) == both
 
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from decoding.backends.jobs import Jobs
-from decoding.bench.floor import floor_bytes
+from decoding.bench.against import floor_bytes
 from decoding.bench.lossless import check_lossless, plain_reference
 from decoding.comparison.kept_costs import CostShelf, KnownCosts
 from decoding.comparison.kept_texts import KeptTexts

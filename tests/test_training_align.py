@@ -16,9 +16,9 @@ from decoding.engines.projections import read_projections
 from decoding.engines.slim import own_weights, read_head_ids
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
-from training import loop, paths
+from training import loop
 from training.__main__ import app
-from training.align import distil, feature_run, install, recipes, rows, stream, texts
+from training.align import commands, distil, feature_run, install, recipes, rows, stream
 from training.align import teacher as teachers
 from training.align.data import Texts, all_texts, frequent_ids, read_texts, shard_files
 from training.align.distil import LossRow
@@ -59,7 +59,7 @@ def written(chat, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "LONGEST_ANSWER", ANSWER)
         patch.setattr(stream, "SHARES", (0.4, 0.1, 0.1, 0.4))
-        texts.write_enough(chat, folder, 9000, rows=32, shard=100)
+        teachers.write_enough(chat, folder, 9000, rows=32, shard=100)
     return folder
 
 
@@ -117,8 +117,8 @@ def test_writing_goes_on_where_it_stopped(chat, written, tmp_path):
     for file in shard_files(written)[:1]:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     before = sum(len(text.ids) for text in all_texts(tmp_path))
-    assert texts.write_enough(chat, tmp_path, before) == before
-    after = texts.write_enough(chat, tmp_path, before + 500, rows=8, shard=5)
+    assert teachers.write_enough(chat, tmp_path, before) == before
+    after = teachers.write_enough(chat, tmp_path, before + 500, rows=8, shard=5)
     assert after >= before + 500
     prompts = [text.prompt for text in all_texts(tmp_path)]
     assert len(set(prompts)) == len(prompts)
@@ -195,7 +195,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINTS", tmp_path / "checkpoints")
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
-    for module in (paths, teachers, distil, install, feature_run):
+    for module in (commands, teachers, distil, install, feature_run):
         for name, value in {
             "PAIR": pair,
             "TEXTS": written,
@@ -204,7 +204,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
         }.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(paths, "SUITE_FILE", tmp_path / "chat.jsonl")
+    monkeypatch.setattr(commands, "SUITE_FILE", tmp_path / "chat.jsonl")
     tiny = {
         "three-layers": Recipe((0, None, recipes.LAST), 28, "three", grown_from="two-layers"),
         "two-layers": Recipe((0, None), 28, "two"),
@@ -305,10 +305,10 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
 
 
 def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, chat, tmp_path, monkeypatch):
-    for module in (texts, feature_run):
+    for module in (teachers, feature_run):
         monkeypatch.setattr(module, "STATE_LAYERS", (1, 2))
     monkeypatch.setattr(stream, "LONGEST_ANSWER", ANSWER)
-    texts.write_enough(chat, folder := tmp_path / "with_states", 4000, rows=32, shard=100)
+    teachers.write_enough(chat, folder := tmp_path / "with_states", 4000, rows=32, shard=100)
     for module in (feature_run, install):
         monkeypatch.setattr(module, "TEXTS", folder)
     plan = replace(feature_run.YOUNG, batch_tokens=1024)

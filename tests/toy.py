@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from decoding.comparison.compare import Cancel, Comparison, never
+from decoding.comparison.compare import Cancel, Comparison
 from decoding.comparison.prepare import prepare
 from decoding.engines.base import OUTSIDE, CachedModel, check_rewind
 from decoding.engines.inputs import Branches, EncodedPrompt, encoded
@@ -158,7 +158,7 @@ class ToyPair:
         return deepcopy(self)
 
 
-def finished_run(request: CompareRequest, pair, cancel: Cancel = never) -> Run:
+def finished_run(request: CompareRequest, pair, cancel: Cancel = lambda: False) -> Run:
     """Runs ``request`` and returns the run, without events. Raises UserError, Cancelled before there is one."""
     comparison = Comparison(prepare(request, pair), cancel, "run")
     for _ in comparison.events():

@@ -5,6 +5,7 @@ A killed run leaves at most a hidden ``.part``.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,13 @@ def replacing_file(target: Path, mode: str = "w") -> Iterator[IO]:
     """As :func:`decoding.files.replacing_file`. Raises UserError if ``target`` cannot be written."""
     with explained_errors(target), files.replacing_file(target, mode) as file:
         yield file
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes ``content`` atomically. Raises UserError."""
+    with replacing_file(path) as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
 
 
 @contextmanager

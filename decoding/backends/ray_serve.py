@@ -2,8 +2,7 @@
 
 ``Face`` is the HTTP application of :mod:`.server`, unchanged, in one replica: it keeps the events of every run, so a
 broken connection is resumed there, whichever device the run is on. ``Device`` holds one :class:`LocalBackend`; Ray
-starts as many as are wanted, gives each its GPU, and restarts one that fails. Only this module and ``ray_cluster``
-import ray (requirements-ray.txt).
+starts as many as are wanted, gives each its GPU, and restarts one that fails. Only this module imports ray.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import ray
@@ -31,11 +31,12 @@ from ..records.request import CompareRequest, Grant
 from .base import Backend, JobEvents
 from .jobs import RestingJobs
 from .local import LocalBackend
-from .ray_cluster import join_cluster, start_cluster
 from .server import Limits, create_app
 from .stream import EventStream, whole
 
+ROOT = Path(__file__).resolve().parents[2]
 APPLICATION, DEVICE = "speculoscope", "Device"
+ATTEMPTS = 3  # at starting a cluster of this machine
 NAMESPACE = "serve"  # of Ray Serve's actors
 HEAD = "node:__internal_head__"  # Ray's own resource, which the head node alone has
 POLL_S = 0.25  # interval at which a waiting run checks its cancel flag and its place
@@ -365,3 +366,35 @@ def stop() -> None:
     """Stop the application that :func:`start` started."""
     serve.shutdown()
     ray.shutdown()
+
+
+def start_cluster() -> None:
+    """Start a cluster of this machine. Ray gives up after 30 s, within which a busy machine may not do it.
+
+    Its workers get the usual priority, not Ray's low one: other programs would show in the times.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # after Ray's 5 s it kills one that starts
+    os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5")  # Ray's 0.1 s take 2% of a core, here a device's
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return join_cluster("local", include_dashboard=False)
+        except UserError:
+            if not left:
+                raise
+
+
+def join_cluster(address: str, **options: Any) -> None:
+    """Make this process one of the cluster's, unless it is one. Raises UserError."""
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    variables = {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
+    runtime_env = {"env_vars": variables}
+    try:
+        ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
+    except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
+        ray.shutdown()  # what has started
+        why = (str(error).splitlines() or [""])[0][:200]
+        where = "this machine" if address == "local" else address
+        raise UserError(f"No Ray cluster answers at {where} ({why}).") from error

@@ -1,25 +1,35 @@
-"""The benchmark: contenders interleaved on the same prompts, and the ratios between them."""
+"""The benchmark: contenders interleaved on the same prompts, the ratios between them, and what a pass takes
+beside the time in which its bytes are read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import median
+from statistics import median, quantiles
+from time import perf_counter
 from typing import Any
+
+import torch
 
 from ..analysis.metrics import Spread
 from ..comparison.costs import measure_costs
 from ..comparison.prepare import load_heads_of
 from ..comparison.recorder import Recorder
+from ..engines.base import CachedModel, is_on_device
+from ..engines.formats import find_format
 from ..engines.pair import Pair
+from ..loop.clock import wait_for
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
-from .floor import PassTime, measure_bandwidth, pass_times
 
 PLAIN, STATIC = "autoregressive", "static:5"
 GENERATE, ASSISTED, ASSISTED_DEFAULTS = "hf generate", "hf assisted 5", "hf assisted"
 POLICIES = ("heuristic", "confidence:0.4")  # dynamic policies that need no fitting
 GROWTH_SHORT, GROWTH_LONG, GROWTH_TOKENS = 100, 900, 48
+ROUNDS = 30  # per pass
+TOGETHER = 8  # draft steps in one launch
+_PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
 
 Progress = Callable[[str, float | None], None]
 Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat
@@ -68,6 +78,17 @@ class Growth:
     short_ms: float
     long_ms: float
     ratio: Spread
+
+
+@dataclass(slots=True)
+class PassTime:
+    """One pass over one token: its time (median and quartiles), and the time to read its weights and KV cache once."""
+
+    name: str
+    ms: float
+    floor_ms: float
+    low_ms: float
+    high_ms: float
 
 
 @dataclass(slots=True)
@@ -256,3 +277,61 @@ def measure_growth(pair: Pair, text: list[int], repeats: int) -> list[Growth]:
         ratios = [after / before for before, after in zip(short, long)]
         found.append(Growth(contender.name, median(short), median(long), spread_of(ratios)))
     return found
+
+
+def measure_bandwidth(device: str, rounds: int = 5) -> float:
+    """Bytes per second that a large copy reads plus writes; the best of ``rounds``."""
+    kind = device.split(":")[0]
+    source = torch.ones(_PROBE_BYTES[kind] // 8, dtype=torch.float32, device=device)
+    copy = torch.empty_like(source)
+    return 2 * source.nbytes / min(_time(lambda: copy.copy_(source), device) for _ in range(rounds + 1))
+
+
+def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
+    """Target and default draft, one token at context length ``context``; on CUDA also one of several
+    draft steps that are planned and launched together."""
+    target, draft = pair.target, pair.draft()
+    measured = [
+        (name, one, _pass_s(one, context, partial(one.extend, [1])))
+        for name, one in (("target", target), ("draft", draft))
+    ]
+    if is_on_device(draft):
+        planned = partial(draft.draft_planned, [1], TOGETHER, draft.vocab_size)
+        measured.append(("planned draft", draft, _pass_s(draft, context, planned, TOGETHER)))
+    found = []
+    for name, model, times in measured:
+        low, middle, high = (1e3 * one for one in quantiles(times, method="inclusive"))
+        found.append(PassTime(name, middle, floor_bytes(model, context) / bandwidth * 1e3, low, high))
+    return found
+
+
+def floor_bytes(model: CachedModel, context: int) -> int:
+    """Bytes that a pass over one token reads: its weights (one row of the embedding), keys and values."""
+    info = model.info
+    rows = info.vocab_size if model.tied else 0  # of the embedding, where it serves as the head, too
+    if model.tied and model.head_ids is not None:
+        rows = len(model.head_ids)
+    parameters = info.parameters - (info.vocab_size - rows) * info.hidden_size
+    head = (rows or info.vocab_size) * info.hidden_size
+    held = find_format(info.dtype)
+    head_bytes = held.head_bytes if model.head_ids is None else held.reduced_head_bytes
+    return int((parameters - head) * held.layer_bytes + head * head_bytes) + model.cache_bytes_per_token * context
+
+
+def _pass_s(model: CachedModel, context: int, work: Callable[[], Any], steps: int = 1) -> list[float]:
+    """Seconds of each of the ``steps`` that ``work`` takes together, at context length ``context``."""
+    text = [1] * min(context, model.max_length - steps - 1)
+    model.prefill(text)
+    times = []
+    for _ in range(ROUNDS + 1):  # the first round records the graph
+        times.append(_time(work, model.info.device) / steps)
+        model.rewind(len(text))
+    return times[1:]
+
+
+def _time(work, device: str) -> float:
+    wait_for(device)
+    before = perf_counter()
+    work()
+    wait_for(device)
+    return perf_counter() - before

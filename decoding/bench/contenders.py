@@ -21,6 +21,7 @@ from ..engines.pair import Pair
 from ..engines.threads import use_threads
 from ..errors import UserError
 from ..lookahead.lanes import parse_lane
+from ..loop.clock import wait_for
 from ..records.request import CompareRequest
 from ..records.trace import Costs
 
@@ -116,12 +117,12 @@ class GenerateContender:
             options["assistant_model"] = self.draft
             for name, value in self.settings.items():
                 setattr(self.draft.generation_config, name, value)
-        _wait(device)
+        wait_for(str(device))
         before = perf_counter()
         with torch.inference_mode(), warnings.catch_warnings(), self.within():
             warnings.simplefilter("ignore")
             output = self.target.generate(ids, **options)
-        _wait(device)
+        wait_for(str(device))
         return perf_counter() - before, output[0, len(prompt) :].tolist()
 
     def choose_threads(self, prompt: list[int], n: int, choices: tuple[int, ...]) -> None:
@@ -146,11 +147,6 @@ def never_ending(hf_model: Any) -> Any:
     config = hf_model.generation_config
     config.eos_token_id, config.pad_token_id = None, 0
     return hf_model
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class LlamaCppContender:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..records.machine import describe_machine
+from ..records.text import markdown_table
 
 ReportData = dict[str, Any]
 """A report of ``bench`` as plain data."""
@@ -24,10 +25,10 @@ def as_markdown(report: ReportData) -> str:
     """A report's speeds (median and range of tokens/s, with the time's shares), ratios, passes, context and notes."""
     parts = [f"## {report['pair']}, {report['dtype']}, {report['device']}"]
     if report["figures"]:
-        parts.append(table(SPEEDS, map(_speed, report["figures"])))
+        parts.append(markdown_table(SPEEDS, map(_speed, report["figures"])))
     if report["ratios"]:
         rows = ([f"{one['ours']} / {one['theirs']}", _spread(one["ratio"])] for one in report["ratios"])
-        parts.append(table(["ours / theirs", "ratio"], rows))
+        parts.append(markdown_table(["ours / theirs", "ratio"], rows))
     lines = [
         f"- One {one['name']} pass takes {one['ms']:.3f} ms, {one['ms'] / one['floor_ms']:.2f} times its bytes' "
         f"{one['floor_ms']:.3f} ms."
@@ -42,12 +43,6 @@ def as_markdown(report: ReportData) -> str:
         lines.append(f"- The same text from all on {report['same_text']} of {report['n_prompts']} prompts.")
     lines += [f"- {note}" for note in report["notes"]]
     return "\n\n".join([*parts, "\n".join(lines)]).rstrip()
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a bar inside a cell becomes a slash."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
 
 
 def _speed(figure: ReportData) -> list[str]:

@@ -20,13 +20,12 @@ from rich.text import Text
 
 from ..errors import UserError
 from ..files import write_whole
-from .console import err, make_folder, one_task, out, print_json, progress_bar
-from .options import AsJson, Draft, Dtype, PairName, Target
+from ..records.json_lines import Lines
+from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, one_task, out, print_json, progress_bar
 
 if TYPE_CHECKING:
     from ..bench.lossless import Counts
     from ..engines.pair import Pair
-    from ..records.json_lines import Lines
 
 TIMED_OUT = 124
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
@@ -163,8 +162,6 @@ def lossless(
 
 def _lines(path: Path | None, pair: Pair, setting: dict[str, object]) -> Lines | None:
     """The file of an earlier part of the same check, or a new one. Raises UserError for one of another check."""
-    from ..records.json_lines import Lines
-
     if path is None:
         return None
     target, draft = pair.target.info, pair.draft().info

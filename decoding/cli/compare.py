@@ -21,8 +21,7 @@ from ..records.generate import is_recorded, why_not_again
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_of_events, save_run
 from ..records.trace import Run
-from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
-from .options import AsJson, with_settings
+from .console import CANCELLED, AsJson, cancel_on_interrupt, err, out, print_json, progress_bar, visible, with_settings
 
 
 @with_settings

@@ -1,4 +1,4 @@
-"""Shared by the commands: consoles, progress, Ctrl-C, and untrusted text."""
+"""Shared by the commands: consoles, progress, Ctrl-C, untrusted text, and options, as types of their parameters."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_type_hints
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ..errors import UserError
+from ..records.request import SETTINGS
+from ..records.settings import Setting, with_parameters
 
 CANCELLED = 130
 
@@ -91,3 +96,49 @@ def cancel_on_interrupt() -> Iterator[threading.Event]:
         yield cancel
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+PairName = Annotated[str, typer.Option(help=SETTINGS["pair"].help)]
+Target = Annotated[str, typer.Option(help=SETTINGS["target"].help)]
+Draft = Annotated[str, typer.Option(help=SETTINGS["draft"].help)]
+Lanes = Annotated[str, typer.Option(help=SETTINGS["lanes"].help)]
+MaxNewTokens = Annotated[int, typer.Option(help=SETTINGS["max_new_tokens"].help)]
+Repeats = Annotated[int, typer.Option(help=SETTINGS["repeats"].help)]
+Dtype = Annotated[str, typer.Option(help=SETTINGS["dtype"].help)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+
+
+def with_settings(command: Callable) -> Callable:
+    """``command`` with an option for each setting of a comparison in place of its ``**settings``."""
+    with_parameters(command, map(_option, SETTINGS.values()))
+    return command
+
+
+def with_evaluation_options(command: Callable) -> Callable:
+    """``command`` with an option for each described field of an evaluation's options in place of its ``**options``."""
+    from ..evaluation.options import EvaluationOptions
+
+    hints = get_type_hints(EvaluationOptions, include_extras=True)
+    shown = []
+    for one in fields(EvaluationOptions):
+        kind: Any
+        kind, *notes = get_args(hints[one.name])
+        help = next((note.description for note in notes if getattr(note, "description", None)), None)
+        if help is not None:
+            option = Annotated[kind, typer.Option(help=help)]
+            shown.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=option))
+    with_parameters(command, shown)
+    return command
+
+
+def _option(setting: Setting) -> Parameter:
+    kind: Any = {"whole": int, "number": float, "flag": bool}.get(setting.kind, str)
+    names, default = [setting.option], setting.default
+    if None in setting.choices.values() or default is True:
+        kind, names = bool | None, [f"{setting.option}/--no-{setting.option[2:]}"]
+    elif setting.kind == "list" and setting.separator == ",":
+        default = ",".join(default)
+    elif setting.kind == "list":
+        kind, default = list[str], list(default)
+    option = Annotated[kind, typer.Option(*names, help=setting.help)]
+    return Parameter(setting.name, Parameter.KEYWORD_ONLY, default=default, annotation=option)

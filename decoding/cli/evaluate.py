@@ -20,8 +20,17 @@ from ..evaluation.results import EvaluationResult, Progress, load_result
 from ..evaluation.table import Table
 from ..records.request import number_format
 from ..records.run_file import to_plain
-from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
-from .options import AsJson, with_evaluation_options
+from .console import (
+    CANCELLED,
+    AsJson,
+    cancel_on_interrupt,
+    err,
+    out,
+    print_json,
+    progress_bar,
+    visible,
+    with_evaluation_options,
+)
 from .serve import need_ray
 
 

@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import UserError
-from .console import CANCELLED, cancel_on_interrupt, err, one_task, out, print_json
-from .options import AsJson, PairName, Target
+from .console import CANCELLED, AsJson, PairName, Target, cancel_on_interrupt, err, one_task, out, print_json
 
 
 def fit(

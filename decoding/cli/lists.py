@@ -15,8 +15,7 @@ from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec, all_specs
 from ..records.pairs import PairDescription
 from ..records.suites import SPLITS, available_suites, load_suite
-from .console import err, out, print_json, visible
-from .options import AsJson
+from .console import AsJson, err, out, print_json, visible
 
 COLUMNS = ("lane", "what it does", "source")
 

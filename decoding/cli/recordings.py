@@ -22,8 +22,7 @@ from ..backends.recorded import (
 from ..errors import UserError
 from ..records.pairs import PairDescription, find_pair
 from ..records.suites import Prompt, load_showcase
-from .console import CANCELLED, cancel_on_interrupt, err, make_folder, out
-from .options import MaxNewTokens, Repeats
+from .console import CANCELLED, MaxNewTokens, Repeats, cancel_on_interrupt, err, make_folder, out
 
 
 def recordings(

@@ -21,8 +21,7 @@ from ..analysis.steadiness import how_timed, timings
 from ..records.run_file import load_run, to_plain
 from ..records.text import pieces, whole_text
 from ..records.trace import Iteration, Run, Token, Trace
-from .console import out, print_json, visible
-from .options import AsJson
+from .console import AsJson, out, print_json, visible
 
 # fate -> (style, mark before, mark after): the marks distinguish fates without colours
 FATES = {

@@ -9,8 +9,20 @@ import typer
 
 from ..errors import Cancelled, UserError
 from ..records.request import CompareRequest
-from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar
-from .options import AsJson, Draft, Lanes, MaxNewTokens, PairName, Target
+from .console import (
+    CANCELLED,
+    AsJson,
+    Draft,
+    Lanes,
+    MaxNewTokens,
+    PairName,
+    Target,
+    cancel_on_interrupt,
+    err,
+    out,
+    print_json,
+    progress_bar,
+)
 from .serve import free_port, need_ray
 
 if TYPE_CHECKING:

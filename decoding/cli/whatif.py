@@ -18,8 +18,7 @@ from ..lookahead.fitted import heads_of
 from ..lookahead.lanes import expand_lanes
 from ..records.run_file import load_run
 from ..records.trace import Run
-from .console import out, print_json, visible
-from .options import AsJson
+from .console import AsJson, out, print_json, visible
 
 MAX_RATIO = 1_000_000
 

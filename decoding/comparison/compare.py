@@ -22,7 +22,7 @@ from .assemble import Decoded, assemble, pair_info, timed_again
 from .chain import chain_of, foresee
 from .costs import adjusted, cost_rounds, measure_decision, smooth_costs, warm_up, with_progress
 from .kept_costs import KnownCosts
-from .lane_run import LaneRun
+from .lane_run import UNWEIGHED, LaneRun
 from .prepare import Prepared, prepare
 
 Cancel = Callable[[], bool]
@@ -32,18 +32,12 @@ MANY_REPEATS = 5  # a run with this many repeats is made to be kept: its cost cu
 READINGS = 3
 MEASURING = "Timing single passes of both models, for the simulated lane and for policies that use costs"
 CHECKING = "Checking a few passes against the stored cost curves"
-# Before anything is measured; plain decoding weighs no costs.
-UNKNOWN = Costs(target_s=0.0, verify_curve=[1.0], draft_step={}, overhead=0.0)
-
-
-def never() -> bool:
-    return False
 
 
 def compare(
     request: CompareRequest,
     pair: Pair,
-    cancel: Cancel = never,
+    cancel: Cancel = lambda: False,
     run_id: str | None = None,
     known: KnownCosts | None = None,
 ) -> RawEvents:
@@ -77,7 +71,7 @@ class Comparison:
         self._known = known
         self._warm: set[str] = known.warm if known else set()
         notes = [_notes(prepared, lane) for lane in prepared.lanes]
-        self._decoded = Decoded(UNKNOWN, [[] for _ in prepared.lanes], notes)
+        self._decoded = Decoded(UNWEIGHED, [[] for _ in prepared.lanes], notes)
         self._foreseen: dict[str, Chain] = {}
         self._sent: set[int] = set()  # token ids whose texts were sent
         self.run: Run
@@ -126,7 +120,7 @@ class Comparison:
 
     def _warm_plain(self, lane: Lane) -> None:
         if lane.text not in self._warm:
-            warm_up(self.prepared, lane, UNKNOWN)
+            warm_up(self.prepared, lane)
             self._warm.add(lane.text)
 
     def _find_reference(self, plain: list[int]) -> RawEvents:
@@ -136,7 +130,7 @@ class Comparison:
             return
         yield "progress", _progress("chain", "Not timed: the target writes its text, for comparison")
         lane = Lane("autoregressive", None, "autoregressive", None)
-        self._decoded.reference = LaneRun(self.prepared, lane, UNKNOWN).run(self._cancel)
+        self._decoded.reference = LaneRun(self.prepared, lane).run(self._cancel)
         self._check_cancel()
 
     def _look_ahead(self) -> RawEvents:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
-from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, PlannedPolicy
+from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, PlannedPolicy
 from ..lookahead.lanes import Lane
 from ..loop.acceptance import AcceptanceRule, Greedy
 from ..loop.clock import DRAFT, POLICY, REST, VERIFY, make_clock
@@ -25,6 +25,7 @@ from ..loop.drafting import DraftAbilities, DraftSource, States, start_text
 from ..loop.limits import Limits
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Costs
+from .lane_run import UNWEIGHED, LaneRun
 from .prepare import Prepared, abilities_of, make_draft, shared_vocabulary
 
 SHORT = tuple(range(1, SL_CAP + 1))  # SLs that are measured
@@ -255,17 +256,10 @@ def _bent(costs: Costs, draft: str, steps: float, verifications: float) -> Costs
     )
 
 
-def warm_up(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 2) -> list[RawIteration]:
+def warm_up(prepared: Prepared, lane: Lane, costs: Costs = UNWEIGHED, n_tokens: int = 2) -> list[RawIteration]:
     """Decode a few tokens of ``lane`` off the clock."""
-    policy = prepared.policy(lane)
-    draft = prepared.draft_of(lane)
-    policy.reset(LaneContext(draft, costs, n_tokens, prompt=prepared.prompt.ids))
-    prepared.rule.reset()
-    source = prepared.source(draft, policy.needs)
-    start_text(prepared.pair.target, [source], prepared.prompt)
     limits = replace(prepared.limits, max_new_tokens=min(n_tokens, prepared.limits.max_new_tokens))
-    clock = make_clock(prepared.pair.target.info.device)
-    return list(speculative_decode(prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock))
+    return list(LaneRun(replace(prepared, limits=limits), lane, costs).decode_once())
 
 
 def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 32) -> float:

@@ -8,19 +8,18 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from ..analysis.tuning import Chosen, choose
 from ..analysis.validation import FILE as VALIDATION
 from ..analysis.validation import policies_digest, read_validation
-from ..engines.kept_trials import MAX_AGE, try_again
+from ..engines.kept_trials import MAX_AGE, age_of, keep, now, read_kept, try_again
 from ..engines.loading import gpu_name
 from ..engines.pair import Pair
 from ..errors import UserError
-from ..files import costs_folder, digest_of, write_whole
+from ..files import costs_folder, digest_of
 from ..records.machine import describe_machine
 from ..records.trace import Costs, Machine, ModelInfo
 from .prepare import POLICIES_FOLDER as POLICIES
@@ -67,21 +66,12 @@ class CostShelf:
 
     def read(self, setting: Setting) -> Kept | None:
         """What is kept for ``setting``; None if nothing is, or nothing sound."""
-        try:
-            kept = _ADAPTER.validate_json(self._path(setting).read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError) as error:
-            log.warning("kept cost curves cannot be read and are measured again: %s", str(error)[:200])
-            return None
-        return kept if kept.setting == setting else None
+        kept = read_kept(_ADAPTER, self._path(setting))
+        return kept if kept is not None and kept.setting == setting else None
 
     def write(self, kept: Kept) -> None:
         """Writes the file of ``kept``. If that fails, the next run measures again."""
-        try:
-            write_whole(self._path(kept.setting), _ADAPTER.dump_json(kept, by_alias=True))
-        except OSError as error:
-            log.warning("cost curves could not be kept: %s", error)
+        keep(_ADAPTER, self._path(kept.setting), kept)
 
     def _path(self, setting: Setting) -> Path:
         return self._folder / f"{setting.name}.json"
@@ -125,7 +115,7 @@ class KnownCosts:
                 return None
             if (
                 found.setting.context != bucket(context)
-                or age_of(found.costs) > MAX_AGE
+                or age_of(found.costs.measured) > MAX_AGE
                 or found.costs.contradiction > DOUBTFUL
             ):
                 self.ask_for(draft, context)
@@ -248,20 +238,6 @@ def _by_nearness(context: int) -> list[int]:
 def bucket(context: int) -> int:
     """The one of CONTEXTS that is nearest to ``context`` by ratio."""
     return _by_nearness(max(1, context))[0]
-
-
-def now() -> str:
-    """The date of curves that are measured now."""
-    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
-
-
-def age_of(costs: Costs) -> timedelta:
-    """The age of ``costs``; a date that cannot be read counts as very old."""
-    try:
-        then = datetime.fromisoformat(costs.measured or "")
-        return datetime.now(timezone.utc) - then
-    except (ValueError, TypeError):
-        return timedelta.max
 
 
 def joined(costs: Sequence[Costs]) -> Costs:

@@ -6,10 +6,16 @@ an evaluation all use the same texts. Engines and number formats may differ at n
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..engines.inputs import EncodedPrompt, encoded
 from ..engines.pair import Pair
+from ..errors import Cancelled
 from ..files import cache_folder
+from ..lookahead.lanes import Lane
 from ..records.json_lines import Lines
+from .lane_run import LaneRun
+from .prepare import Prepared
 
 
 class KeptTexts:
@@ -31,6 +37,17 @@ class KeptTexts:
         key = encoded(prompt).key
         self._texts[key] = text
         self._lines.add({"prompt": list(key), "text": text})
+
+    def write(self, prepared: Prepared, lane: Lane, cancelled: Callable[[], bool] = lambda: False) -> list[int]:
+        """The text after the prompt, which is kept or, where it is not, decoded by ``lane``. Raises Cancelled."""
+        text = self.get(prepared.prompt)
+        if text is None:
+            text = LaneRun(prepared, lane).run(cancelled).output
+            if cancelled():
+                raise Cancelled
+            if prepared.pair.target.info.fingerprint:  # toys have none, and would take each other's texts
+                self.add(prepared.prompt, text)
+        return text
 
     def close(self) -> None:
         self._lines.close()

@@ -9,17 +9,19 @@ from time import perf_counter
 
 from ..lookahead.base import LaneContext
 from ..lookahead.lanes import Lane
-from ..loop.clock import make_clock
+from ..loop.clock import make_clock, wait_for
 from ..loop.drafting import start_text
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Chain, Costs, Finish
 from .prepare import Prepared, models_of
 
+UNWEIGHED = Costs(target_s=1.0, verify_curve=[1.0], draft_step={}, overhead=0.0)  # for lanes that weigh no costs
+
 
 class LaneRun:
     """Decodes ``lane`` once by iteration and then holds the result. ``chain`` is for the oracles."""
 
-    def __init__(self, prepared: Prepared, lane: Lane, costs: Costs, chain: Chain | None = None) -> None:
+    def __init__(self, prepared: Prepared, lane: Lane, costs: Costs = UNWEIGHED, chain: Chain | None = None) -> None:
         self.lane = lane
         self.iterations: list[RawIteration] = []
         self.prefill_s = 0.0
@@ -38,13 +40,14 @@ class LaneRun:
         with no_garbage_collection():
             if self._records_graphs() and self.lane.text not in prepared.recorded:
                 prepared.recorded.add(self.lane.text)
-                for _ in self._decode(cancelled):
+                for _ in self.decode_once(cancelled):
                     pass
-            for iteration in self._decode(cancelled):
+            for iteration in self.decode_once(cancelled):
                 self.iterations.append(iteration)
                 yield iteration
 
-    def _decode(self, cancelled: Callable[[], bool]) -> Iterator[RawIteration]:
+    def decode_once(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[RawIteration]:
+        """As :meth:`decode`, keeps nothing and records no graphs first."""
         prepared = self._prepared
         self._policy.reset(self._context)
         prepared.rule.reset()
@@ -90,10 +93,7 @@ class LaneRun:
         target, picture = self._prepared.pair.target, self._prepared.prompt.picture
         before = perf_counter()
         start_text(target, [self.source], self._prepared.prompt)
-        if target.info.device.startswith("cuda"):
-            import torch
-
-            torch.cuda.synchronize(target.info.device)
+        wait_for(target.info.device)
         return perf_counter() - before + (picture.seconds if picture else 0.0)
 
 

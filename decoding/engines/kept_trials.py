@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,6 +19,7 @@ from .threads import choose_threads, fixed_threads, thread_choices
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 MAX_AGE = timedelta(days=7)
 Choice = int | str
 Outcome = tuple[Choice, dict[str, float]]  # what a trial chose, and its seconds by choice
@@ -41,6 +43,38 @@ class Trial:
 _ADAPTER = TypeAdapter(Trial)
 
 
+def read_kept(adapter: TypeAdapter[T], path: Path) -> T | None:
+    """What was measured and kept in ``path``; None if nothing is there, or nothing sound."""
+    try:
+        return adapter.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        log.warning("%s cannot be read and is measured again: %s", path.name, str(error)[:200])
+        return None
+
+
+def keep(adapter: TypeAdapter[T], path: Path, record: T) -> None:
+    """Keeps ``record`` in ``path``. If that fails, it is measured again at the next start."""
+    try:
+        write_whole(path, adapter.dump_json(record, by_alias=True))
+    except OSError as error:
+        log.warning("%s could not be kept: %s", path.name, error)
+
+
+def now() -> str:
+    """The date of what is measured now."""
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def age_of(date: str | None) -> timedelta:
+    """The age of what was measured at ``date``; a date that cannot be read counts as very old."""
+    try:
+        return datetime.now(timezone.utc) - datetime.fromisoformat(date or "")
+    except (ValueError, TypeError):
+        return timedelta.max
+
+
 def usual(
     kind: str, model: ModelInfo, choices: Sequence[Choice], rows: tuple[int, ...], trial: Callable[[], Outcome]
 ) -> Choice:
@@ -48,7 +82,7 @@ def usual(
     "format") and ``choices`` say what is chosen; ``rows``: of a trial's passes.
     """
     kept = _read(kind, model, choices)
-    if kept is not None and kept.rows == rows and _age(kept) <= MAX_AGE:
+    if kept is not None and kept.rows == rows and age_of(kept.found) <= MAX_AGE:
         return kept.chosen
     return _keep(kind, model, choices, rows, *trial())
 
@@ -82,25 +116,16 @@ def _keep(
     chosen: Choice,
     seconds: dict[str, float] | None = None,
 ) -> Choice:
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    trial = Trial(model, describe_machine(), tuple(choices), rows, chosen, now, seconds or {})
-    try:
-        write_whole(_path(kind, model, choices), _ADAPTER.dump_json(trial))
-    except OSError as error:  # only costs the next start another trial
-        log.warning("the result of a trial (%s) could not be kept: %s", kind, error)
+    trial = Trial(model, describe_machine(), tuple(choices), rows, chosen, now(), seconds or {})
+    keep(_ADAPTER, _path(kind, model, choices), trial)
     return chosen
 
 
 def _read(kind: str, model: ModelInfo, choices: Sequence[Choice]) -> Trial | None:
-    try:
-        kept = _ADAPTER.validate_json(_path(kind, model, choices).read_bytes())
-    except FileNotFoundError:
+    kept = read_kept(_ADAPTER, _path(kind, model, choices))
+    if kept is None or (kept.model, kept.machine, kept.choices) != (model, describe_machine(), tuple(choices)):
         return None
-    except (OSError, ValidationError) as error:
-        log.warning("the kept result of a trial (%s) cannot be read; it is tried again: %s", kind, str(error)[:200])
-        return None
-    same = (kept.model, kept.machine, kept.choices) == (model, describe_machine(), tuple(choices))
-    return kept if same and kept.chosen in kept.choices else None
+    return kept if kept.chosen in kept.choices else None
 
 
 def _path(kind: str, model: ModelInfo, choices: Sequence[Choice]) -> Path:
@@ -111,10 +136,3 @@ def _path(kind: str, model: ModelInfo, choices: Sequence[Choice]) -> Path:
 def _alike(model: CachedModel) -> ModelInfo:
     """Identifies the model, independently of its current number of threads."""
     return replace(model.info, threads=0)
-
-
-def _age(trial: Trial) -> timedelta:
-    try:
-        return datetime.now(timezone.utc) - datetime.fromisoformat(trial.found)
-    except (ValueError, TypeError):
-        return timedelta.max

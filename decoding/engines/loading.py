@@ -110,28 +110,23 @@ def load_model(
         formats = [fastest(formats, hf_model, info, rows, choices, head_ids)]
     weights = info.dtype = formats[0].name
     info.parameters += sum(weight.numel() for name, weight in projections.items() if name.endswith("weight"))
-    if lean and device != "cpu":
-        graphs = CudaModel(hf_model, info, weights, device, head_ids=head_ids)
-        if projections:
-            graphs.take_projections(projections, state_layers)
-        return graphs
+    model: CudaModel | TransformersModel | LeanModel
     if not lean:
-        general = TransformersModel(hf_model, info)
-        if projections:
-            general.take_projections(projections, state_layers)
-        if device == "cpu" and not spread and threads is None:
-            info.threads = usual_threads(general, rows)
-        check_numbers(general.prefill([0]), name)
-        return general
-    stored = None
-    if weights == "int4" and gguf is not None:
-        sizes = hf_model.config
-        stored = read_groups(gguf(), sizes.num_attention_heads, sizes.num_key_value_heads)
-    model = LeanModel(hf_model, info, weights, head_ids=head_ids, stored=stored)
+        model = TransformersModel(hf_model, info)
+    elif device != "cpu":
+        model = CudaModel(hf_model, info, weights, device, head_ids=head_ids)
+    else:
+        stored = None
+        if weights == "int4" and gguf is not None:
+            sizes = hf_model.config
+            stored = read_groups(gguf(), sizes.num_attention_heads, sizes.num_key_value_heads)
+        model = LeanModel(hf_model, info, weights, head_ids=head_ids, stored=stored)
     if projections:
         model.take_projections(projections, state_layers)
-    model.set_threads(threads or usual_threads(model, rows))
-    check_numbers(model.prefill([0]), name)
+    if device == "cpu" and not spread:
+        model.set_threads(threads or usual_threads(model, rows))
+    if not isinstance(model, CudaModel):
+        check_numbers(model.prefill([0]), name)
     return model
 
 

@@ -54,11 +54,6 @@ class Pair:
         self._load_draft = load_draft
         self._drafts: dict[str, CachedModel] = {}
 
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the target's weights; a draft's is in its ``info``."""
-        return self.target.info.fingerprint
-
     def draft(self, name: str = "") -> CachedModel:
         """The draft of that name ("" is the default one), loaded once. Raises UserError for an unknown name."""
         name = name or self.default_draft

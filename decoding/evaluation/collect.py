@@ -16,7 +16,6 @@ from ..analysis.trees import Growth
 from ..comparison.chain import chain_of, grow_along
 from ..comparison.costs import cost_rounds, measure_decision, smooth_costs, with_progress
 from ..comparison.kept_texts import KeptTexts
-from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
@@ -117,14 +116,9 @@ class Collector:
         """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
         row-invariant); the timed stage compares it with plain decoding's. A text written before comes from the cache.
         """
-        output = self._kept.get(prepared.prompt)
-        if output is None:
-            quick = self.pair.target.info.engine == "lean" and self.pair.target.note is None
-            lane = parse_lane("static:5" if quick else "autoregressive")
-            output = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel).output
-            self._check_cancel()
-            if self.pair.target.info.fingerprint:  # toys have none, and would take each other's texts
-                self._kept.add(prepared.prompt, output)
+        quick = self.pair.target.info.engine == "lean" and self.pair.target.note is None
+        lane = parse_lane("static:5" if quick else "autoregressive")
+        output = self._kept.write(prepared, lane, self._cancel)
         record = {"prompt": prompt.id, "output": output, "finish": prepared.limits.cut([], output)[1]}
         self._texts.add(record)
         self._by_prompt[prompt.id] = record
@@ -359,11 +353,6 @@ def deadline(minutes: float | None) -> Callable[[], bool]:
     """A function that says whether ``minutes`` from now are over; never for None."""
     end = None if minutes is None else monotonic() + 60 * minutes
     return lambda: end is not None and monotonic() >= end
-
-
-def _free_costs(drafts: Sequence[str]) -> Costs:
-    """Costs for lanes that never use them."""
-    return Costs(target_s=1.0, verify_curve=[1.0], draft_step=dict.fromkeys(drafts, 0.0), overhead=0.0)
 
 
 def _files_in(folder: Path) -> list[Path]:

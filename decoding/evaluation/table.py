@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..records.text import markdown_table
 from .results import Figure
 
 
@@ -80,12 +81,6 @@ def to_markdown(title: str, lines: Iterable[str], tables: Iterable[Table], more:
     """One Markdown document."""
     parts = [f"# {title}", "\n".join(f"- {line}" for line in lines)]
     for table in tables:
-        texts = [[one.text for one in row] for row in table.rows]
-        rows = [table.columns, ["---"] * len(table.columns), *texts]
-        body = "\n".join("| " + " | ".join(_escaped(text) for text in row) + " |" for row in rows)
+        body = markdown_table(table.columns, ([one.text for one in row] for row in table.rows))
         parts.append(f"## {table.title}\n\n{table.note}\n\n{body}")
     return "\n\n".join([*parts, *([more] if more else [])]) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

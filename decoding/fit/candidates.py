@@ -59,7 +59,6 @@ class Calibrated:
 
     candidate: Candidate
     trained: Trained
-    platt: Platt
     recorded: list[Recorded]  # with this head's scores under the policy's name
     bench: Bench
     costs: Costs  # its decision cost under the policy's name
@@ -154,5 +153,5 @@ def _calibrate(
             "decision_over_c": round(costs.decision[one.column] / costs.draft_step[recorded[0].chain.draft], 4),
         }
         trained = replace(one.trained, weights=fitter_of(policy).calibrate(one.trained.weights, platt))
-        found.append(Calibrated(one, trained, platt, chains, Bench(chains, priced), priced, measured))
+        found.append(Calibrated(one, trained, chains, Bench(chains, priced), priced, measured))
     return found

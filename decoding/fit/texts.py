@@ -8,29 +8,21 @@ so that a fit that was stopped, or one for another draft, continues with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..comparison.kept_texts import KeptTexts
-from ..comparison.prepare import make_draft, shared_vocabulary
+from ..comparison.prepare import prepare
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
-from ..lookahead.base import LaneContext
-from ..lookahead.confidence import Confidence
-from ..loop.acceptance import Greedy
-from ..loop.clock import make_clock
-from ..loop.drafting import start_text
-from ..loop.limits import Limits
-from ..loop.speculative import speculative_decode
+from ..lookahead.lanes import parse_lane
+from ..records.request import CompareRequest
 from ..records.suites import load_suite, suites_for
-from ..records.trace import Costs
 
 Progress = Callable[[str, float | None], None]
 Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text
 Report = Callable[[float], None]  # called with the share done, 0 to 1
 SHORTEST = 8  # minimum length of a text in tokens
-# The policy that drafts here weighs no costs.
-UNUSED_COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={}, overhead=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +81,12 @@ def greedy_texts(
     pair: Pair, draft: str, prompts: Sequence[list[int]], n_tokens: int, report: Report = lambda share: None
 ) -> list[list[int]]:
     """The target's greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to its end."""
-    rule = Greedy(shared_vocabulary(pair, [draft]))
-    policy = Confidence()
-    source = make_draft(pair, draft, rule, policy.needs)
-    limits = Limits(n_tokens, frozenset(pair.tokenizer.eos_ids))
-    kept = KeptTexts(pair, n_tokens)
+    lane = parse_lane(f"{draft}/confidence")
+    request = CompareRequest("given as ids", lanes=[lane.text], max_new_tokens=n_tokens)
+    prepared, kept = prepare(request, pair), KeptTexts(pair, n_tokens)
     texts: list[list[int]] = []
     for number, prompt in enumerate(prompts):
         report(number / len(prompts))
-        known = kept.get(prompt)
-        if known is not None:
-            texts.append(known)
-            continue
-        policy.reset(LaneContext(draft, UNUSED_COSTS, n_tokens))
-        start_text(pair.target, [source], EncodedPrompt(prompt))
-        clock = make_clock(pair.target.info.device)
-        decode = speculative_decode(pair.target, source, policy, rule, EncodedPrompt(prompt), limits, clock)
-        texts.append([token for iteration in decode for token in iteration.tokens])
-        kept.add(prompt, texts[-1])
+        texts.append(kept.write(replace(prepared, prompt=EncodedPrompt(prompt)), lane))
     kept.close()
     return texts

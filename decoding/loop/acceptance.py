@@ -5,6 +5,7 @@ All rules see logits over the shared vocabulary only, since model families pad i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,27 +16,32 @@ from ..records.proposal import Proposal, children_of
 from ..records.request import CompareRequest
 from .sampling import Shaping, gumbel_noise, softmax
 
+UNSHAPED = Shaping()
 LEAST_MASS = 1e-6  # of a distribution from which a further sibling is drawn
 Draws = list[tuple[float, float] | None] | None
 
 
-class AcceptanceRule(Protocol):
-    """A lane's acceptance rule.
+class AcceptanceRule(ABC):
+    """A lane's acceptance rule, over the logits of ``vocab_size`` ids, which ``shaping`` shapes.
 
     ``draws``: (acceptance probability, draw) of each token of the last verified proposal; None for those that were not
     examined, and if the rule draws nothing.
     """
 
     name: str
-    vocab_size: int
-    draws: Draws
+    draws: Draws = None
+
+    def __init__(self, vocab_size: int, shaping: Shaping = UNSHAPED) -> None:
+        self.vocab_size, self._shaping = vocab_size, shaping
 
     def reset(self) -> None:
         """Starts a lane or a repeat of it, from the same random state."""
 
     def shape(self, logits: np.ndarray) -> np.ndarray:
         """The logits after temperature, top-k and top-p, over the shared vocabulary; [n, vocab] or [vocab]."""
+        return self._shaping.apply(logits[..., : self.vocab_size])
 
+    @abstractmethod
     def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
         """The draft's choice for output ``position`` from its logits, and the shaped logits.
 
@@ -46,15 +52,18 @@ class AcceptanceRule(Protocol):
     def propose_certain(self, token: int) -> None:
         """Records that the draft proposes ``token`` with probability 1 (n-gram)."""
 
+    @abstractmethod
     def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
         """The number of accepted tokens of ``drafted``, and the target's own token after them.
 
         logits: [len(drafted) + 1, vocab] of the target; ``start``: output position of the first drafted token.
         """
 
+    @abstractmethod
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         """The draft's choices for output ``position`` of a tree, below ``node`` (-1: the text). As for ``propose``."""
 
+    @abstractmethod
     def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
         """The accepted path of a tree, as indices of its tokens, and the target's own token after it.
 
@@ -130,27 +139,14 @@ def agreeing(drafted: list[int], choices: list[int]) -> int:
     return len(drafted)
 
 
-class Greedy:
+class Greedy(AcceptanceRule):
     """Accepts while the draft's token is the target's first choice (temperature 0)."""
 
     name = "greedy"
-    draws: Draws = None
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-
-    def reset(self) -> None:
-        pass
-
-    def shape(self, logits: np.ndarray) -> np.ndarray:
-        return logits[..., : self.vocab_size]
 
     def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
         row = row[: self.vocab_size]
         return int(row.argmax()), row
-
-    def propose_certain(self, token: int) -> None:
-        pass
 
     def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
         choices = logits[:, : self.vocab_size].argmax(axis=1).tolist()
@@ -165,7 +161,7 @@ class Greedy:
         return follow(logits[:, : self.vocab_size].argmax(axis=1).tolist(), tree)
 
 
-class Coupling:
+class Coupling(AcceptanceRule):
     """Gumbel coupling: draft and target take argmax(log p + g) under the same noise g[position].
 
     Accepts while they agree. The text is the target's own sample under that noise for any draft (drafter-invariant:
@@ -174,26 +170,15 @@ class Coupling:
     """
 
     name = "coupling"
-    draws: Draws = None
 
     def __init__(self, vocab_size: int, shaping: Shaping, noise: np.ndarray) -> None:
         """``noise``: [positions, vocab] from :func:`.sampling.gumbel_noise`, drawn before the clock starts."""
-        self.vocab_size = vocab_size
-        self._shaping = shaping
+        super().__init__(vocab_size, shaping)
         self._noise = noise
-
-    def reset(self) -> None:
-        pass
-
-    def shape(self, logits: np.ndarray) -> np.ndarray:
-        return self._shaping.apply(logits[..., : self.vocab_size])
 
     def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
         shaped, noise = self.shape(row), self._noise[position]
         return int((shaped + (noise if ids is None else noise[ids])).argmax()), shaped
-
-    def propose_certain(self, token: int) -> None:
-        pass
 
     def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
         choices = self.choices(logits, start)
@@ -259,7 +244,7 @@ class _Drawn:
         self._examined.append(token)
 
 
-class Sampling:
+class Sampling(AcceptanceRule):
     """Speculative sampling (Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2).
 
     A drafted x ~ q is accepted with probability min(1, p(x) / q(x)); the first rejected one is replaced by a sample of
@@ -270,8 +255,7 @@ class Sampling:
     name = "sampling"
 
     def __init__(self, vocab_size: int, shaping: Shaping, seed: int) -> None:
-        self.vocab_size = vocab_size
-        self._shaping = shaping
+        super().__init__(vocab_size, shaping)
         self._seed = seed
         self.reset()
 
@@ -282,9 +266,6 @@ class Sampling:
         self._proposals: list[_Proposal | None] = []  # per drafted token; None: one-hot
         self._drawn: dict[int, _Drawn] = {}  # in a tree, by the node that the draws continue
         self.draws: Draws = []
-
-    def shape(self, logits: np.ndarray) -> np.ndarray:
-        return self._shaping.apply(logits[..., : self.vocab_size])
 
     def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
         shaped = self.shape(row)

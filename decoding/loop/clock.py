@@ -73,6 +73,14 @@ class CudaClock:
         return draft, verify, policy, rest
 
 
+def wait_for(device: str) -> None:
+    """Waits until ``device`` has done its work."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
 def make_clock(device: str) -> Clock:
     """The clock for models on ``device`` ("cpu", "cuda", "cuda:1")."""
     return CudaClock(device) if device.startswith("cuda") else CpuClock()

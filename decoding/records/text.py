@@ -1,9 +1,9 @@
-"""Display text of tokens: bytes that only together make a character are shown together."""
+"""Display text of tokens, whose bytes may make a character only together; a table as Markdown."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .trace import TokenText
 
@@ -34,6 +34,16 @@ def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool = F
 def whole_text(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool = False) -> str:
     """The text of ``ids``; see :func:`pieces`."""
     return "".join(pieces(ids, vocab, special))
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(_escaped, line)) + " |" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
 
 
 def _from_hex(text: str) -> bytes:

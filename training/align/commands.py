@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from training.paths import DRAFTS, SUITE_FILE, TEXTS
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
 ONLY = typer.Option(None, help="A loss to compare with forward KL; may be repeated. Default: all losses.")
@@ -16,10 +18,7 @@ EARLIER = typer.Option(None, help="Folder of an earlier one, whose projections i
 @app.command()
 def texts(tokens: int = TOKENS) -> None:
     """Let the target write prompts and their answers."""
-    from training.paths import TEXTS
-
-    from .teacher import model
-    from .texts import write_enough
+    from .teacher import model, write_enough
 
     typer.echo(f"{write_enough(model(), TEXTS, tokens):,} tokens.")
 
@@ -27,8 +26,6 @@ def texts(tokens: int = TOKENS) -> None:
 @app.command()
 def suite() -> None:
     """Write the prompt suite `chat` from prompts that no draft is trained on."""
-    from training.paths import SUITE_FILE, TEXTS
-
     from .data import all_texts
     from .suite import write_suite
 
@@ -78,8 +75,6 @@ def losses(
     only: list[str] = ONLY,
 ) -> None:
     """Compare the losses: train one draft further with each of them, on the same tokens."""
-    from training.paths import DRAFTS, TEXTS
-
     from .distil import compare_losses
     from .install import write_losses
     from .losses import LOSSES

@@ -26,8 +26,7 @@ from .losses import LOSSES, ROWS, loss_over_head
 from .measure import SL, difference, figures_of_steps, rates_of
 from .rounding import rounded_layers
 from .stream import Text
-from .teacher import ChatModel, model, turns_of
-from .texts import STATE_LAYERS
+from .teacher import STATE_LAYERS, ChatModel, model, turns_of
 
 UNROLLED = (1, 2)
 """Guesses of an iteration that are unrolled in training, batch after batch in turns."""

@@ -15,7 +15,7 @@ from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import FEATURE, HEADS
-from training.files import replacing_file, replacing_folder
+from training.files import replacing_folder, write_json
 from training.paths import DRAFTS, PAIR, READER, TEXTS
 
 from .card import READING, write_card
@@ -160,10 +160,3 @@ def write_losses(rows: Sequence[LossRow]) -> None:
 def read_json(path: Path) -> dict:
     """The content of ``path``; nothing where there is no such file."""
     return json.loads(path.read_text()) if path.is_file() else {}
-
-
-def write_json(path: Path, content: object) -> None:
-    """Writes ``content`` atomically. Raises UserError."""
-    with replacing_file(path) as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")

@@ -1,4 +1,4 @@
-"""The chat model that drafts are aligned to, with the tokens of its chat template and the texts that it wrote."""
+"""The chat model that drafts are aligned to, with the tokens of its chat template and the texts that it writes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from decoding.engines.gguf import unpack
@@ -15,8 +16,9 @@ from decoding.errors import UserError
 from decoding.records.gguf_record import read_record
 from training.paths import PAIR
 
-from .data import Texts, read_texts
-from .stream import Text, Turns
+from .data import Texts, load_texts, read_texts, save_texts, shard_files
+from .rows import RowDecoder
+from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream, Text, Turns, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +82,48 @@ class Teacher:
 
     def texts(self, texts: Sequence[Text], head_ids: torch.Tensor) -> Texts:
         return Texts(texts, self.before, head_ids, self.target.config.vocab_size)
+
+
+ROWS = 128
+"""Texts that are written at once; more of them bring no more tokens per second on a CPU."""
+SHARD = 400
+"""Texts per file."""
+STATE_LAYERS = (2, 15, 27, 30)
+"""The layers after which the target's hidden states are kept: EAGLE-3's three depths (Li et al. 2025), and the last."""
+
+
+def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, shard: int = SHARD) -> int:
+    """Writes texts into ``folder`` until all texts there have ``tokens`` tokens; returns the number of their tokens.
+
+    An interrupted run resumes after its last complete file, with a new seed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    seen, done = _written(folder)
+    if done >= tokens:
+        return done
+    turns = turns_of(tokenizer := model.tokenizer())
+    length = len(turns.before) + LONGEST_PROMPT + len(turns.between) + LONGEST_ANSWER
+    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length, STATE_LAYERS)
+    stream = Stream(decoder, turns, tokenizer, seen, seed=1000 + len(shard_files(folder)))
+    ended = []
+    with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:
+        while done < tokens:
+            new = stream.step()
+            ended += new
+            written = sum(len(text.ids) for text in new)
+            done += written
+            bar.update(written)
+            if len(ended) >= shard or done >= tokens:
+                save_texts(ended, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
+                ended = []
+    return done
+
+
+def _written(folder: Path) -> tuple[set[str], int]:
+    """Keys of the prompts written so far, and the number of tokens of all texts."""
+    seen, tokens = set[str](), 0
+    for file in shard_files(folder):
+        for text in load_texts(file):
+            seen.add(key_of(text.prompt))
+            tokens += len(text.ids)
+    return seen, tokens

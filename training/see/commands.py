@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from training.paths import PAIR, READER, STATES
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same step included.")
 SCENES = typer.Option(100, min=1, help="Held-out scenes of each group.")
@@ -30,8 +32,6 @@ def suite() -> None:
 @app.command()
 def encoder(minutes: float = MINUTES) -> None:
     """Train the encoder alone: which things, where; from the shipped weights, if there are any."""
-    from training.paths import READER, STATES
-
     from .find import train_encoder
 
     train_encoder(STATES, minutes, READER)
@@ -41,7 +41,6 @@ def encoder(minutes: float = MINUTES) -> None:
 def projector(minutes: float = MINUTES) -> None:
     """Train the projector through the frozen chat model, on what the scenes hold; needs no encoder yet."""
     from training.align.teacher import model
-    from training.paths import STATES
 
     from .reading import train_projector
 
@@ -52,7 +51,6 @@ def projector(minutes: float = MINUTES) -> None:
 def reader(minutes: float = MINUTES) -> None:
     """Train both together through the frozen chat model; go on from the shipped weights if there are no others."""
     from training.align.teacher import model
-    from training.paths import READER, STATES
 
     from .reading import train_reader
 
@@ -66,7 +64,6 @@ def draft(
 ) -> None:
     """Train the draft for captions on from the pair's one-layer, without pictures or with them, and install it."""
     from training.align.teacher import model
-    from training.paths import PAIR, READER, STATES
 
     from .drafts import CAPTIONS, SEEING, DraftTrainer
 
@@ -80,7 +77,6 @@ def draft(
 def install() -> None:
     """Copy the newest weights to models/ in bfloat16."""
     from training.align.teacher import model
-    from training.paths import READER, STATES
 
     from .install import install as copy
 
@@ -91,7 +87,6 @@ def install() -> None:
 def report(scenes: int = SCENES) -> None:
     """Measure the shipped weights on held-out scenes, print every wrong answer, and write the card."""
     from training.align.teacher import model
-    from training.paths import READER
 
     from .install import write_report
 
@@ -103,7 +98,6 @@ def match(limit: int = typer.Option(60, min=1, help="Prompts of the suite `pictu
     """Measure on the suite `pictures` how often each draft is right, and write it into the card."""
     from decoding.engines.pair import load_pair
     from decoding.records.suites import load_suite
-    from training.paths import PAIR, READER
 
     from .install import write_matches
     from .match import measure_drafts

@@ -15,8 +15,9 @@ from decoding.engines.picture_encoder import TOKENS, WEIGHTS, has_weights, load_
 from decoding.errors import UserError
 from decoding.files import digest_of_files
 from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, SIDE, emoji_names
+from decoding.records.text import markdown_table
 from training.align.teacher import ChatModel
-from training.files import replacing_file
+from training.files import replacing_file, write_json
 
 from .chat import Chat
 from .match import SL, TITLES
@@ -41,7 +42,7 @@ def install(states: Path, shipped: Path, model: ChatModel) -> str:
     trained = {
         Path(name).stem: {"steps": step, "minutes": round(seconds / 60)} for name, (step, seconds) in steps.items()
     }
-    _write_json(shipped / FACTS, {"chat_model": model.mark, "width": width, "parameters": parts, "trained": trained})
+    write_json(shipped / FACTS, {"chat_model": model.mark, "width": width, "parameters": parts, "trained": trained})
     return f"The picture reader: {sum((shipped / name).stat().st_size for name in WEIGHTS) / 1e6:.1f} MB."
 
 
@@ -53,13 +54,13 @@ def write_report(shipped: Path, model: ChatModel, scenes: int, tell: Callable[[s
     figures = {"weights": digest_of_files([shipped / name for name in WEIGHTS])} | measure(
         chat, load_reader(shipped, chat.width), scenes, tell
     )
-    _write_json(shipped / FIGURES, figures)
+    write_json(shipped / FIGURES, figures)
     _write_card(shipped)
 
 
 def write_matches(shipped: Path, found: dict[str, Any]) -> None:
     """Writes what was measured of the drafts, and the card with it."""
-    _write_json(shipped / MATCHES, found)
+    write_json(shipped / MATCHES, found)
     _write_card(shipped)
 
 
@@ -68,12 +69,6 @@ def _write_card(shipped: Path) -> None:
     found = json.loads((shipped / MATCHES).read_text()) if (shipped / MATCHES).is_file() else None
     with replacing_file(shipped / "README.md") as file:
         file.write(card(figures, facts) + (drafts_section(found) if found else ""))
-
-
-def _write_json(path: Path, content: object) -> None:
-    with replacing_file(path) as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
 
 
 AIMS = {"right kinds": 0.85, "how many": 0.8, "beside": 0.8}
@@ -132,7 +127,7 @@ def card(figures: dict[str, Any], facts: dict[str, Any]) -> str:
         emoji=len(emoji_names()),
         shapes=", ".join(SHAPES),
         colors=len(COLORS),
-        table="\n".join(_table(figures["groups"])),
+        table=_table(figures["groups"]),
         scenes=figures["scenes"],
         verdict=_verdict(next(iter(figures["groups"].values()))),
         parameters=", ".join(f"{name} {count / 1e6:.1f} M" for name, count in facts["parameters"].items()),
@@ -157,25 +152,21 @@ Shares of the target's own tokens that a draft guesses, over {prompts} questions
 
 def drafts_section(found: dict[str, Any]) -> str:
     """The table of On Speculative Decoding for Multimodal Large Language Models, of this pair."""
-    lines = [
-        f"| draft | words that the picture decides | others | all | tokens per pass, SL {SL} |",
-        "|" + " --- |" * 5,
-    ]
-    for name, row in found["drafts"].items():
-        shares = " | ".join(f"{row[key]:.0%}" for key in ("picture", "others", "all"))
-        lines.append(f"| {TITLES[name]} | {shares} | {row['tokens_per_pass']:.2f} |")
-    counts = {name: found[name] for name in ("prompts", "tokens", "by_picture")}
-    return DRAFTS.format(rows="\n".join(lines), decides=DECIDES, sl=SL, **counts)
-
-
-def _table(groups: dict[str, dict[str, float]]) -> list[str]:
+    head = ("draft", "words that the picture decides", "others", "all", f"tokens per pass, SL {SL}")
     rows = [
-        f"| {title} | "
-        + " | ".join(f"{shares[name]:.0%}" if name in shares else "" for shares in groups.values())
-        + " |"
-        for name, title in ROWS.items()
+        [TITLES[name], *(f"{row[key]:.0%}" for key in ("picture", "others", "all")), f"{row['tokens_per_pass']:.2f}"]
+        for name, row in found["drafts"].items()
     ]
-    return ["| question | " + " | ".join(groups) + " |", "| --- |" + " --- |" * len(groups), *rows]
+    counts = {name: found[name] for name in ("prompts", "tokens", "by_picture")}
+    return DRAFTS.format(rows=markdown_table(head, rows), decides=DECIDES, sl=SL, **counts)
+
+
+def _table(groups: dict[str, dict[str, float]]) -> str:
+    rows = (
+        [title, *(f"{shares[name]:.0%}" if name in shares else "" for shares in groups.values())]
+        for name, title in ROWS.items()
+    )
+    return markdown_table(["question", *groups], rows)
 
 
 def _verdict(shares: dict[str, float]) -> str:

@@ -14,7 +14,6 @@ from decoding.comparison.prepare import prepare
 from decoding.engines.pair import Pair
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
-from decoding.records.trace import Costs
 
 from .drafts import CAPTIONS, SEEING
 
@@ -26,7 +25,6 @@ TITLES = {
     CAPTIONS: "one-layer, trained further on captions without pictures",
     SEEING: "one-layer, trained further with the picture tokens",
 }
-_COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={}, overhead=0.0)
 
 
 @dataclass
@@ -73,7 +71,7 @@ def measure_drafts(pair: Pair, prompts: Sequence[Prompt], tell: Callable[[str], 
             prompt.prompt, ["autoregressive"], MOST_TOKENS, pair=pair.name, picture=prompt.picture, repeats=1
         )
         prepared = prepare(request, pair)
-        run = LaneRun(prepared, prepared.lanes[0], _COSTS).run()
+        run = LaneRun(prepared, prepared.lanes[0]).run()
         annotator = Annotator(prepared, top=1)
         tokens = [token for one in annotator.iterations(run.iterations, None, None) for token in one.tokens]
         greys = annotator.with_grey(run.iterations)
