@@ -151,7 +151,7 @@ def test_broken_pictures_in_run_files_are_refused(run):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"picture": "a photograph"}, "none of the"),
+        ({"picture": "a photograph"}, "neither one of the"),
         ({"picture": "🐱" * 7}, "one to"),
         ({"picture": "🐱 #x"}, "arrangement"),
         ({"picture": "🐱" * 500}, "characters"),

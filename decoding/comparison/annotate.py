@@ -1,4 +1,4 @@
-"""Untimed: turns bare iterations into a Trace whose tokens hold everything that decided their fate."""
+"""Turns raw iterations into a Trace whose tokens have everything that decided their fate. Untimed."""
 
 from __future__ import annotations
 

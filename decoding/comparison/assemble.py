@@ -37,8 +37,8 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
     """The run.
 
     Args:
-        explained: read all texts once more through both models, for what decided each token's fate. Without it the
-            tokens have their fates and nothing else; that takes no time.
+        explained: read all texts once more with both models, to explain each token's fate. Without it the tokens have
+            only their fates, which takes no time.
     """
     n_tokens = sum(len(runs[0].output) for runs in decoded.lanes)
     annotator = Annotator(prepared, top=5 if n_tokens <= MANY_TOKENS else 2) if explained else None

@@ -1,4 +1,4 @@
-"""What a draft guesses along a known text: the first guesses for an oracle, or all that any policy can ever see, as a
+"""What a draft guesses along a known text: the first guesses for an oracle, or everything that a policy could see, as a
 chain or as the growth of a tree from each place.
 """
 
@@ -45,11 +45,11 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Calla
 
 
 def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
-    """What ``draft`` guesses first at each place of ``output``, by one pass over it: all that an oracle needs, where a
-    guess depends on the text alone.
+    """What ``draft`` guesses first at each place of ``output``, from one pass over it. An oracle needs no more if a
+    guess depends only on the text.
 
     The chain has no probabilities, no scores and no tails. An engine whose logits depend on how many tokens share a
-    pass may guess otherwise in the loop, where two tokens tie: an oracle then meets a guess that fails.
+    pass may guess differently in the loop where two tokens tie; then one of the oracle's guesses fails.
     """
     abilities = abilities_of(prepared.pair, draft)
     if draft in MODEL_FREE or not abilities.text_only:
@@ -102,7 +102,7 @@ def record_chain(
         longest: the highest cap of any policy to be replayed; no tail needs to be longer.
         heads: by policy name; their acceptance probabilities are recorded with the guesses.
         hidden_size: of the draft, for states that do not exist (see below).
-        target: what a draft that reads hidden states reads them of; it reads the whole text first.
+        target: for a draft that reads hidden states: the model that has them. It reads the whole text first.
 
     Returns:
         The chain. Features that exist only one step after a guess (``hidden``) are zeros for the last guess of

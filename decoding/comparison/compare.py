@@ -43,7 +43,7 @@ def compare(
 ) -> RawEvents:
     """Run ``request`` on ``pair``; yields its events, of which the last is ``finished``, with the run.
 
-    ``known``: what this process knows of the pair's costs; without it they are measured for this run.
+    ``known``: the pair's costs, if this process has measured them; without it they are measured for this run.
     Raises UserError for bad input, Cancelled once ``cancel()`` is true.
     """
     prepared = prepare(request, pair, known.chosen) if known else prepare(request, pair)
@@ -58,10 +58,10 @@ class Comparison:
     """One comparison, from a prepared request to a run.
 
     The plain lane comes first: it needs no costs, so it starts immediately, and its text is the reference for all
-    others. Then everything that they need is measured off the clock: cost curves, and for oracles the draft's guesses
-    along that text. After every lane's first repeat there is a replay. Then both models read the texts again, for
-    what-if and for the reasons of each fate; last, the other repeats refine the times, round robin. From the first
-    replay on the run is a result: ``cancel`` ends it with what was measured so far.
+    others. Then everything that they need is measured untimed: cost curves, and for oracles the draft's guesses along
+    that text. After every lane's first repeat there is a replay. Then both models read the texts again, for what-if
+    and for the reason of each fate. Last, the other repeats refine the times, round robin. From the first replay on
+    the run is a result: ``cancel`` ends it with what was measured so far.
     """
 
     def __init__(self, prepared: Prepared, cancel: Cancel, run_id: str, known: KnownCosts | None = None) -> None:

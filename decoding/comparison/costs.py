@@ -1,8 +1,8 @@
 """The cost curves of a pair on this machine: c, v(n), o and the cost of decisions; measured, then frozen.
 
-The timings are of the loop itself: iterations of chosen SLs in a mixed order. A target pass after draft steps finds
-colder CPU caches than one after another target pass, and the curves must match what a lane meets. Fitted curves never
-decrease, since more work cannot take less time.
+The timings are of the loop itself: iterations of chosen SLs in a mixed order. After draft steps, a target pass
+finds colder CPU caches than after another target pass, and the curves must match what happens in a lane. Fitted
+curves never decrease, since more work cannot take less time.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def warm_up(prepared: Prepared, lane: Lane, costs: Costs = UNWEIGHED, n_tokens: 
 def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 32) -> float:
     """The cost of ``lane``'s features and decisions per drafted token, over ``target_s``, from a short decode.
 
-    It is also the lane's warm-up. Oracles and plain decoding decide in advance, at no cost.
+    This is also the lane's warm-up. Oracles and plain decoding decide in advance, at no cost.
     """
     if lane.is_plain or lane.is_oracle:
         return 0.0

@@ -79,7 +79,7 @@ class CachedModel(Protocol):
         """
 
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
-        """Keeps the first ``length`` tokens and discards all others but ``rows``, which move up behind them.
+        """Keeps the first ``length`` tokens and ``rows``, which move up behind them; discards all others.
 
         ``rows``: of the cache, ascending: one path of a tree.
         """
@@ -131,7 +131,7 @@ class DeviceModel(CachedModel, Protocol):
 
 
 def check_prompt(ids: list[int], max_length: int) -> None:
-    """Raises UserError with a sentence for a prompt that is empty or does not fit."""
+    """Raises UserError for a prompt that is empty or does not fit."""
     if not ids:
         raise UserError("The prompt gives no tokens: type a question for the model, or a text to continue.")
     check_room(0, len(ids), max_length)

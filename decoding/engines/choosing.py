@@ -1,10 +1,10 @@
-"""Which number format a model runs in: asked for, or the fastest of those that may be used, found by trying.
+"""Which number format a model runs in: the requested one, or the fastest allowed one, found in a trial.
 
-No rule by the processor's name is right: what is fast depends on its instructions, on what its libraries do with them
-and on how fast it reads memory. So at the first load on a machine a model's first layers are built in every format that
-may be used, and passes over as many rows as usual passes have are timed, in turns; a format in which a row's bits
-depend on the other rows of its pass is left out. The one with the least expected time per token of text wins
-(``best_use`` in threads.py). What was found is kept (kept_trials.py).
+The processor's name does not determine which format is fast: this depends on its instructions, on how libraries use
+them and on the speed of memory. So when a model is first loaded on a machine, its first layers are built in every
+allowed format, and passes over the usual numbers of rows are timed, in turns. A format in which a row's bits depend on
+the other rows of its pass is left out. The format with the least expected time per token of text is used (``best_use``
+in threads.py). The result is kept (kept_trials.py).
 """
 
 from __future__ import annotations

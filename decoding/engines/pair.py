@@ -131,8 +131,8 @@ def load_pair(
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
     ``dtype``: a number format (formats/) of the target, and of drafts if it rounds nothing; "auto": for each model the
-    fastest that it may run in, by trying.
-    ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best number for each, by trying.
+    fastest that it may run in, found in a trial.
+    ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best for each, found in a trial.
     ``progress(message, fraction)`` is called while loading; ``hub`` gives access to the Hub. Raises UserError.
     """
     described = name_pair(target, draft) if target or draft else find_pair(name)

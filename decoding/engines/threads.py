@@ -1,4 +1,4 @@
-"""How many CPU threads a model's passes take, found by trying.
+"""How many CPU threads a model's passes use, found in a trial.
 
 A pass over one text has some two hundred parallel regions, and waking a sleeping thread in each of them can take longer
 than its share of the work: on one machine two threads were twice as slow as one for a model of 135M parameters, though

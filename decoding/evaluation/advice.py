@@ -72,7 +72,7 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
         )
     c, match, limit = (result.value(name, draft=best.name) for name in ("c", "match_rate", "break_even_c"))
     sentences.append(
-        f"{best.name} guesses {match:.0%} of the tokens right at c = {c:.3f}; from c = {limit:.2f} on it would gain "
+        f"{best.name} guesses {match:.0%} of the tokens right at c = {c:.3f}. With c above {limit:.2f} it would gain "
         "nothing."
     )
     losing = [draft.name for draft in result.drafts if _gain(result, draft).value < 1.0]
@@ -110,8 +110,8 @@ def _too_long(best: Draft, figures: Mapping[int, Figure]) -> str:
     beside = f"; SL {best.best_sl}, which validation chose, reaches {speedups[best.best_sl]:.2f}×"
     return (
         f"Longer is not better: in hindsight, on the test prompts, {best.name} is fastest at a fixed SL of {peak} "
-        f"({speedups[peak]:.2f}×){beside if best.best_sl != peak else ''}. It reaches only "
-        f"{speedups[last]:.2f}× at SL {last}."
+        f"({speedups[peak]:.2f}×){beside if best.best_sl != peak else ''}. At SL {last} it reaches "
+        f"only {speedups[last]:.2f}×."
     )
 
 

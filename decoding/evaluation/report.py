@@ -75,7 +75,7 @@ _OF_TIMING = (
     "Timing: half the width of the 95% interval of ahead that is due to timing noise alone, for these prompts. "
     "All figures are ratios of sums over prompts."
 )
-_OF_SIMULATION = "Over simulated: the speedup over that simulated on the same prompts."
+_OF_SIMULATION = "Over simulated: how far the speedup is above that simulated on the same prompts."
 
 
 def _latency_table(result: EvaluationResult, prefix: str) -> Table:
@@ -187,13 +187,13 @@ def _judge_sentence(result: EvaluationResult) -> str:
 
 _NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table -> its note, and a sentence on the result
     PREDICTION: (
-        "Does the policy predict which guesses hold? One prediction per output position: a drafted token is predicted "
-        "to hold, the token after the last guess of an iteration to fail. With a high match rate F1 is high for any "
-        "policy: compare always-accept.",
+        "Does the policy predict which guesses hold? There is one prediction per output position: a drafted token is "
+        "predicted to hold, the token after the last guess of an iteration to fail. With a high match rate F1 is high "
+        "for any policy, so compare it with always-accept's.",
         _f1_sentence,
     ),
     PASSES: (
-        "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens.",
+        "Over all test prompts. Discard rate: guesses thrown away / tokens; verification: target passes / tokens.",
         lambda result: "",
     ),
     LOSSES: (
@@ -266,8 +266,8 @@ def _drafts_table(result: EvaluationResult) -> Table:
         column("break-even c", "break_even_c", lambda one: f"{one.value:.2f}"),
     ]
     note = (
-        "c: a draft step over a target pass. Best SL and best policy were chosen on validation prompts, their speedups "
-        "are simulated on the test prompts. p95: over prompts. Break-even c: the cost from which on no fixed SL gains."
+        "c: time of a draft step / time of a target pass. Best SL and best policy were chosen on validation prompts; "
+        "their speedups are simulated on the test prompts. p95: over prompts. Break-even c: above it no fixed SL gains."
     )
     return make_table("The drafts", note, "draft", {name: name for name in drafts}, columns)
 

@@ -28,7 +28,7 @@ class DraftState(Proposal):
     one shorter. ``scores[head]`` holds acceptance probabilities that are known without running the head (what-if
     replays); a live lane leaves it empty.
 
-    Features are computed lazily: in a live lane they are missing for tokens whose features it did not need, and entropy
+    Features are computed lazily: in a live lane they are missing for tokens whose features were not needed, and entropy
     and top-10 also for those with p >= ``sure``. A policy must read the last entry only.
     """
 
@@ -72,7 +72,7 @@ class DraftState(Proposal):
 
 @dataclass(slots=True)
 class LaneContext:
-    """What a policy is given once, before a lane starts. It never sees a clock."""
+    """What a policy gets once, before a lane starts. A policy never sees a clock."""
 
     draft: str | None  # name of the lane's draft
     costs: Costs
@@ -82,7 +82,7 @@ class LaneContext:
     prompt: Sequence[int] = ()  # ids; live lanes only
 
     def known_holds(self) -> Callable[[int], int]:
-        """``holds``, for policies that cannot do without it."""
+        """``holds``, for policies that need it."""
         assert self.holds is not None, "an oracle needs a recorded chain"
         return self.holds
 
@@ -118,8 +118,8 @@ class LookaheadPolicy(ABC):
         """Whether to draft another token; asked before every draft step, including the first."""
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        """Receives an iteration's outcome. ``n_drafted`` is 0 if nothing was drafted: the policy did
-        not want to, the draft had nothing to propose, or the token limit left no room.
+        """Receives an iteration's outcome. ``n_drafted`` is 0 if nothing was drafted: the policy refused,
+        the draft had nothing to propose, or the token limit left no room.
 
         ``n_drafted`` may exceed the policy's own cap: an evaluation simulates a policy that never stops too soon.
         """
@@ -151,10 +151,10 @@ class ThresholdPolicy(LookaheadPolicy):
 
 
 class TreePolicy(LookaheadPolicy):
-    """A policy whose guesses branch. It is asked for one step after the other, the likeliest first.
+    """A policy whose guesses branch. It decides on one step after the other, the likeliest first.
 
-    ``cap``: the most guesses of an iteration. ``chance``: about how likely it is, by the draft, that the path to where
-    the step leads is accepted.
+    ``cap``: the most guesses of an iteration. ``chance``: the approximate probability, by the draft, that the path to
+    which the step leads is accepted.
     """
 
     cap: int

@@ -81,7 +81,7 @@ class Siblings(Protocol):
     """The draft's choices for one place of a tree, one after the other.
 
     ``chance``: about how likely it is that the next of them is accepted once the place is reached; 0.0 if there is none
-    left. Where choices are random it does not depend on the next one, so that no token is left out for what it is.
+    left. Where choices are random it does not depend on the next one, so that no token is left out because of its id.
     """
 
     chance: float

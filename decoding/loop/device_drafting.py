@@ -17,7 +17,7 @@ LONGEST_READ = 32  # maximum number of ids that one recorded step reads
 
 
 def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[DeviceModel]:
-    """Does ``model``'s engine have the greedy work on the device, and does ``rule`` ask for no other?"""
+    """Whether ``model``'s engine does greedy work on the device, and ``rule`` needs nothing else."""
     return rule.name == "greedy" and is_on_device(model)
 
 

@@ -29,8 +29,8 @@ States = tuple["torch.Tensor", ...]  # hidden states of the target: for each lay
 class DraftAbilities:
     """The abilities that a draft declares, so that no code depends on its name.
 
-    ``certain``: its proposals have probability 1, so that no policy can decide by them. ``may_decline``: it may have
-    nothing more to propose. ``text_only``: its guess depends on the text alone and not on where the iteration began: a
+    ``certain``: its proposals have probability 1, so that no policy can base decisions on it. ``may_decline``: it may
+    have nothing more to propose. ``text_only``: its guess depends only on the text, not on where the iteration began; a
     chain then holds one guess for each place, otherwise those of an iteration from each place. ``layers``: the layers
     of the target whose hidden states it reads, of the prompt and after each verification (as EAGLE's and Medusa's heads
     do; counted as in ``CachedModel.kept_layers``); such a guess depends on where the last verification ended. ``sees``:
@@ -57,7 +57,7 @@ class DraftSource(ABC):
 
     @classmethod
     def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
-        """The abilities of such a draft of a pair, which may depend on what its pair.json says."""
+        """The abilities of such a draft of a pair, which may depend on the pair's pair.json."""
         return cls.abilities
 
     @abstractmethod
@@ -292,7 +292,7 @@ MODEL_FREE: dict[str, type[ModelFreeDraft]] = {PROMPT_LOOKUP.name: NgramDraft}
 
 
 def start_text(target: CachedModel, drafts: Iterable[DraftSource | None], prompt: EncodedPrompt) -> None:
-    """Target and ``drafts`` read all but the last token of ``prompt``; each draft gets the states that it asks for."""
+    """Target and ``drafts`` read ``prompt`` except its last token; each draft gets the states of its ``layers``."""
     sources = [draft for draft in drafts if draft is not None]
     target.kept_layers = tuple(dict.fromkeys(layer for source in sources for layer in source.abilities.layers))
     prefill(target, prompt)
@@ -302,7 +302,7 @@ def start_text(target: CachedModel, drafts: Iterable[DraftSource | None], prompt
 
 
 def prefill(model: CachedModel, prompt: EncodedPrompt | list[int]) -> None:
-    """Reads all but the last token of ``prompt``, so that every pass of the loop is alike."""
+    """Reads ``prompt`` except its last token, so that every pass of the loop is alike."""
     if len(prompt) > 1:
         model.prefill(encoded(prompt).first(len(prompt) - 1))
     else:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class FeatureDraft(ModelDraft):
     """A language model that reads each token of the text with the target's states of the token before it.
 
-    The target has not read a guess yet: after one, the draft reads its own last state in their place. What it has read
-    so is forgotten after the check, and the accepted tokens are read again with the target's states.
+    The target has not read a guess yet, so after a guess the draft reads its own last state instead. Tokens read in
+    this way are forgotten after the check, and the accepted ones are read again with the target's states.
     """
 
     @classmethod

@@ -31,7 +31,7 @@ def grow_tree(
     that EAGLE-2 (Li et al. 2024) and OPT-Tree (Wang et al. 2024) aim at, which take the draft's probability for that
     chance.
 
-    A policy that does not want to read a guess goes on with what has been read; the first guess that it does not want
+    If the policy refuses to read a guess, the tree grows on from what has been read; the first guess that it refuses
     ends the tree. Returns why it stopped (``bound`` if at ``most``), and the policy's decision before each guess.
     """
     parents: list[int] = []
@@ -81,7 +81,7 @@ def in_order_of_text(
 ) -> tuple[list[int], list[int], list[Decision], Draws]:
     """Tokens, parents, decisions and draws of a tree with the accepted ``path`` first, the others as they were drafted.
 
-    So whoever reads a text finds it in the first guesses, of a tree as of a chain.
+    So the text is found in the first guesses, in a tree as in a chain.
     """
     parents = state.parents or []
     order = [*path, *sorted(set(range(len(parents))) - set(path))]

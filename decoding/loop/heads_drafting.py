@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class HeadsDraft(ModelDraft):
     """Guesses one token with each head, all of them at once from the target's state before the text's last token.
 
-    No guess reads another, nor that token itself: a first guess costs all that the draft ever computes, and the guesses
-    of one place are the same below each node of a tree.
+    A guess reads neither another guess nor that token. The first guess therefore costs everything that the draft
+    computes, and the guesses of one place are the same below each node of a tree.
     """
 
     @classmethod

@@ -12,9 +12,9 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(slots=True)
 class Limits:
-    """When a text ends: the same for all lanes and a function of the text alone, so that their texts agree.
+    """When a text ends. The conditions are the same for all lanes and depend only on the text, so that lanes agree.
 
-    ``finish_at_limit`` is what set ``max_new_tokens``: the request ("length") or the context ("context").
+    ``finish_at_limit`` names the origin of ``max_new_tokens``: the request ("length") or the context ("context").
     """
 
     max_new_tokens: int

@@ -23,7 +23,7 @@ NEEDS_DRAFT = "a policy that drafts needs a draft"
 
 @dataclass(slots=True)
 class RawIteration:
-    """One iteration in the loop: bare numbers, which become a trace after the clock has stopped.
+    """One iteration in the loop, as plain numbers; they become a trace after the clock has stopped.
 
     ``decisions[i]`` was taken with i tokens drafted. ``emitted`` is None if the text ended within the accepted tokens.
     ``finish`` is set on the last iteration of a text. ``parents`` are as in a Proposal; the accepted tokens come first
@@ -61,7 +61,7 @@ def speculative_decode(
 ) -> Iterator[RawIteration]:
     """Continues ``prompt`` iteration by iteration (Leviathan et al. 2023, Algorithm 1).
 
-    Both models must have read all of the prompt but its last token (``start_text``); policy and rule must have been
+    Both models must have read the prompt except its last token (``start_text``); policy and rule must have been
     reset. ``draft`` may be None for a policy that never drafts. The time between iterations is not counted, and the
     loop ends when ``cancelled()`` is true.
     """
@@ -122,7 +122,7 @@ def speculative_decode(
 
 
 def _states(target: CachedModel, path: Sequence[int], state: DraftState) -> States:
-    """The target's states of the text's last token and of the accepted ones; those of other rows are void."""
+    """The target's states of the text's last token and of the accepted ones; states of other rows are invalid."""
     if state.parents is None:
         return tuple(rows[: len(path) + 1] for rows in target.last_states)
     kept = [0, *(node + 1 for node in path)]
@@ -130,7 +130,7 @@ def _states(target: CachedModel, path: Sequence[int], state: DraftState) -> Stat
 
 
 def _forget(target: CachedModel, text: list[int], n_kept: int, path: Sequence[int], state: DraftState) -> None:
-    """Keeps the text in the target's cache, but for its last token, which the next pass reads."""
+    """Keeps the text in the target's cache, except its last token, which the next pass reads."""
     end = len(text) - 1
     if state.parents is None:
         target.rewind(end)

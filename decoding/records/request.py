@@ -71,8 +71,8 @@ class CompareRequest:
     The order is that of the endpoint's arguments: new ones come last. ``pair`` "" is the default one; ``target`` and
     ``draft`` replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
     message to the model, in its chat template, with ``system`` before it ("" is the template's own); False: a text
-    to continue; None: the pair's default. ``dtype``: the number format of the target ("auto": the fastest here, by
-    trying); ``weights``: the same, in older requests. ``picture``: a scene as text, read when the prompt is encoded.
+    to continue; None: the pair's default. ``dtype``: the number format of the target ("auto": the fastest here, in a
+    trial); ``weights``: the same, in older requests. ``picture``: a scene as text, read when the prompt is encoded.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)

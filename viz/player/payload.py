@@ -337,11 +337,11 @@ def _time_table(run: Run) -> dict[str, Any]:
         others = [_figure(f) for f in lane_figures(run, trace) if f.key not in COLUMN_FIGURES]
         rows.append([lane_name(trace.lane), _ms(prefill), _ms(decode), _ms(prefill + decode), *shares, others])
     return {
-        "title": "Time in detail, prefill included",
+        "title": "Time in detail, including prefill",
         "columns": columns,
         "rows": rows,
-        "note": "The repeat that is replayed, the same one for all lanes. Strips and speedups count decoding only; the "
-        "prefill of target and draft comes before it. The oracle's pre-pass is not part of any "
+        "note": "The times of the repeat that is replayed, the same one for all lanes. Strips and speedups count only "
+        "decoding; the prefill of target and draft comes before it. The oracle's pre-pass is not part of any "
         "lane's time.",
     }
 

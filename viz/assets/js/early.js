@@ -97,7 +97,7 @@ function open(player) {
     [CHECK_MS, () => {
       row.classList.remove("sp-opening-check");
       row.replaceChildren(...it.guesses.map(({ text, outcome }) => tokenBox(text, outcome)), tokenBox(it.own.text, it.own.outcome));
-      say(`${word(it.accepted)[0].toUpperCase()}${word(it.accepted).slice(1)} ${it.accepted === 1 ? "holds" : "hold"}; then the big model puts its own token. That pass gave ${word(it.gives, "token")} instead of one.`);
+      say(`${word(it.accepted)[0].toUpperCase()}${word(it.accepted).slice(1)} ${it.accepted === 1 ? "holds" : "hold"}; then the big model adds its own token. That pass gave ${word(it.gives, "token")} instead of one.`);
     }],
     [READ_MS, end],
   ];

@@ -74,8 +74,8 @@ class Report {
   /** A measurement ends with the page that asked for it; the server keeps the texts that the target had written. */
   offerAgain() {
     sessionStorage.removeItem(this.going);
-    this.status.say("The measurement that was under way ended when this page was left or reloaded. "
-      + "The texts that it had written are kept: started again with the same settings, it measures the rest anew.");
+    this.status.say("The measurement in progress ended when this page was left or reloaded. "
+      + "Its texts are kept: if you start it again with the same settings, only the rest is measured again.");
     this.status.offer("Start again", () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click());
   }
 

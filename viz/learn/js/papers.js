@@ -16,7 +16,7 @@ export async function handout(lessons, lesson) {
     const model = await lessons.modelFor(step, lesson), part = printedStep(lessons, lesson, i, model);
     if (model && !models.includes(model)) {
       models.push(model);
-      part.prepend(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sd-mute", model.badge.text));
+      part.prepend(el("p", "", `${models.length > 1 ? "From here on, another run is shown. " : ""}${model.sentence}`), el("p", "sd-mute", model.badge.text));
     }
     page.append(part);
   }
@@ -66,13 +66,13 @@ export async function teachersPage(lessons, all) {
   const path = all.filter((lesson) => lesson.path), minutes = path.reduce((sum, lesson) => sum + lesson.minutes, 0);
   const page = el("div", "sl-handout sl-teachers", el("h1", "", "For teachers"));
   if (path.length) {
-    page.append(el("h2", "", `One path of ${minutes} minutes`), table(["lesson", "minutes", "after it a learner can"],
+    page.append(el("h2", "", `One path of ${minutes} minutes`), table(["lesson", "minutes", "after it, a learner can"],
       path.map((lesson, i) => [`${i + 1}. ${lesson.title}`, String(lesson.minutes), goalsOf(lesson)])));
   }
-  page.append(el("p", "", "A lesson is shown on a projector by Presenter mode: large type, the answers to a question wait until they are asked for. Print a handout gives its steps on paper. "
-    + "All figures below are of the runs that the lessons show here; answers stand in the same order for everybody."));
+  page.append(el("p", "", "Presenter mode shows a lesson in large type, for a projector; answers stay hidden until you ask for them. Print a handout gives its steps on paper. "
+    + "All figures below are from the runs that the lessons show here. Answers are in the same order for everyone."));
   for (const lesson of all) {
-    page.append(el("section", "", el("h2", "", `${lesson.title} (${lesson.minutes} minutes)`), el("p", "", "Goals. After it a learner can:"), goalsOf(lesson),
+    page.append(el("section", "", el("h2", "", `${lesson.title} (${lesson.minutes} minutes)`), el("p", "", "Goals. After it, a learner can:"), goalsOf(lesson),
       el("p", "", "Answer key:"), await answerKey(lessons, lesson)));
   }
   return page;

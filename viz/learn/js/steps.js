@@ -68,7 +68,7 @@ export class Steps {
 
   jump(kind) {
     const found = findIteration(this.model, this.lane, kind, this.at.iteration);
-    this.said = found < 0 ? "From the beginning again." : "";
+    this.said = found < 0 ? "Starting again from the beginning." : "";
     this.goTo({ iteration: found < 0 ? findIteration(this.model, this.lane, kind) : found, step: kind === "rejection" ? "check" : 0 });
   }
 

@@ -22,8 +22,8 @@ export function timePanel({ title, columns, rows, note }) {
 /** The prompt as the target read it: [text, is it a special token]. */
 export function readPanel(parts) {
   return panel("What the target read", el("p", "sd-read", ...parts.map(([part, special]) => (special ? el("code", "sd-special", part) : part))),
-    el("p", "sd-mute", "Framed: special tokens, which say where a message begins and ends. They have no text of "
-      + "their own, and one that a visitor types is read as letters."));
+    el("p", "sd-mute", "Framed: special tokens, which mark where a message begins and ends. They have no text; "
+      + "if a visitor types the name of one, it is read as letters."));
 }
 
 const CROSS = "m-3.4-3.4l6.8 6.8m0-6.8l-6.8 6.8";
