@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -76,19 +76,15 @@ def _lane_seconds(lane: Lane, pair: PairDescription, costs: dict[str, Costs], n_
     draft = lane.draft or pair.default_draft
     if lane.is_plain:
         return n_tokens * costs[pair.default_draft].target_s * costs[pair.default_draft].iteration(0, None)
-    of_sl = _seconds_by_sl(costs[draft], draft, lane.policy, n_tokens, match)
-    fixed = int(lane.number) if lane.policy == "static" and lane.number else None
-    if fixed is not None:
-        return of_sl(fixed)
+    own = costs[draft]
+
+    def of_sl(sl: int) -> float:
+        return n_tokens / expected_tokens(match, sl) * own.iteration(sl, draft, lane.policy) * own.target_s
+
+    if lane.policy == "static" and lane.number:
+        return of_sl(int(lane.number))
     best = min(map(of_sl, range(1, SL_CAP + 1)))
     return best if match == MATCH[0] else max(best, of_sl(USUAL_SL))
-
-
-def _seconds_by_sl(costs: Costs, draft: str, policy: str, n_tokens: int, match: float) -> Callable[[int], float]:
-    def seconds(sl: int) -> float:
-        return n_tokens / expected_tokens(match, sl) * costs.iteration(sl, draft, policy) * costs.target_s
-
-    return seconds
 
 
 def _chain_seconds(costs: Costs, draft: str, n_tokens: int, match: float) -> float:

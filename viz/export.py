@@ -11,7 +11,7 @@ from typing import Any
 
 from decoding.records.trace import Run
 
-from .core.assets import learn_css, learn_js, player_css, player_js
+from .core.assets import TAGLINE, learn_css, learn_js, player_css, player_js
 from .player.details import token_details
 from .player.payload import Origin, run_payload
 
@@ -116,7 +116,8 @@ def document(title: str, css: str, js: str, body: str, data: dict[str, Any], sta
     blocks = [
         f'<script type="application/json" id="{name}">{json_for_script(block)}</script>' for name, block in data.items()
     ]
-    return _PAGE.format(title=escape(title), css=css, js=js, body=body, data="\n".join(blocks), start=start)
+    about = {"title": escape(title), "tagline": TAGLINE}
+    return _PAGE.format(**about, css=css, js=js, body=body, data="\n".join(blocks), start=start)
 
 
 def json_for_script(data: Any) -> str:
@@ -143,8 +144,7 @@ _PAGE = """<!doctype html>
 <body class="speculoscope-page">
 <main>
 <header class="speculoscope-head"><h1>Speculoscope</h1>
-<p>A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass.
-Same text, sooner.</p>
+<p>{tagline}</p>
 </header>
 {body}
 </main>

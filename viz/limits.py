@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 
-from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 2 * 2**20  # the longest prompt with every character escaped
@@ -106,10 +105,6 @@ class BodyLimits:
                 raise TooMuch(503, "Many files are being read here at the moment: try again soon.")
             held += chunk
             self._held += len(chunk)
-
-
-def middleware() -> list[Middleware]:
-    return [Middleware(BodyLimits)]
 
 
 def is_unused(path: str) -> bool:

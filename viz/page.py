@@ -9,15 +9,19 @@ from typing import Any
 
 import gradio as gr
 from gradio.utils import get_function_params
+from starlette.middleware import Middleware
 
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RECORDINGS, RecordedBackend
 
-from . import assets, limits
+from . import assets
 from .api import DESCRIPTION, make_compare
+from .assets.document import Document
+from .core.assets import TAGLINE
+from .forms import form_memory
 from .learn.tab import build_learn_tab
+from .limits import BodyLimits
 from .mcp_tools import add_tools, check_installed
-from .memory import form_memory
 from .race_tab import build_race_tab
 from .reports.report import DraftsReport, EvaluationReport
 from .reports.tab import build_report_tab
@@ -27,7 +31,7 @@ from .store import RunStore
 log = logging.getLogger(__name__)
 
 SKIP = "<a class='sp-skip' href='#race'>Skip to the race</a>"
-HEADER = f"{SKIP}<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{assets.TAGLINE}</p></header>"
+HEADER = f"{SKIP}<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{TAGLINE}</p></header>"
 QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default would be 1
 IDLE_S = 0.02  # how long Gradio's idle queue sleeps; by default it wakes 1,000 times a second
 
@@ -152,9 +156,10 @@ def serve(page: Page, **options: Any) -> tuple:
     page.queue(max_size=QUEUE_SIZE, default_concurrency_limit=4)
     page._queue.sleep_when_free = IDLE_S
     page._queue.progress_update_sleep_when_free = 0.25
+    around = [Middleware(BodyLimits), Middleware(Document, head=assets.head(), body=assets.BEGIN)]
     return page.launch(
         theme=theme(),
-        app_kwargs={"routes": assets.routes(), "middleware": [*limits.middleware(), *assets.middleware()]},
+        app_kwargs={"routes": assets.routes(), "middleware": around},
         ssr_mode=False,
         mcp_server=page.offers_tools,
         show_error=False,

@@ -19,7 +19,7 @@ from decoding.pictures.scenes import scene_of
 from decoding.records.pairs import PairDescription
 from decoding.records.request import SETTINGS, CompareRequest
 
-from .buttons import QUIET
+from .forms import QUIET
 
 SCENES = (
     ("🐱 🐶 #7", "What is in the picture?"),

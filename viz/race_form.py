@@ -11,8 +11,8 @@ from gradio.components import Component
 from decoding.records.request import MAX_LANES, SETTINGS
 from decoding.records.settings import HIDDEN, OWN_PLACE, Setting
 
-from .buttons import QUIET, make_buttons
 from .choices import Example, lane_choices, pair_choices, set_here
+from .forms import QUIET, make_buttons
 from .picture_form import Photographs, build_picture, reads, wire_picture
 from .settings import FormValues
 

@@ -13,14 +13,13 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.request import SETTINGS, CompareRequest
 
-from .buttons import QUIET, wire_job
 from .choices import Example, default_lanes, find_examples, lane_choices, lane_lines, read_lanes, set_here
 from .estimate import models_sentence, time_sentence
-from .memory import wire_memory
+from .forms import QUIET, wire_job, wire_memory
 from .race_form import build_form
 from .server_functions import answers
 from .session import Visits, delta_of, race_stream
-from .settings import form_of, form_of_run, read_form, request_of
+from .settings import FormValues, form_of, form_of_run, read_form, request_of
 from .store import RunStore
 
 TASK = "race"
@@ -79,7 +78,7 @@ class _RaceTab:
         prompt = self.examples[0].prompt if self.examples else ""
         self.first = form_of(CompareRequest(prompt, default_lanes(pairs)))
         recording = self.examples[0].recording if self.examples else None
-        shown = dict(zip(SETTINGS, self.made_by(recording))) if recording else self.first  # what made the run on screen
+        shown = self.made_by(recording) if recording else self.first  # what made the run on screen
         self.form = build_form(shown, self.examples, pairs, self.facts(*(shown[name] for name in FACTS_FROM)))
         first = next((example for example in self.examples if example.recording), None)
         self.view = race_view(self.example_delta(first) if first else "", answers(store, visits))
@@ -92,9 +91,9 @@ class _RaceTab:
         noticed = {"shows": example.shows, "point": example.point}
         return delta_of("finished", payload=self.store.drawn("payload", example.recording, **noticed))
 
-    def made_by(self, run: str) -> list:
-        """The form's values that repeat ``run``. Raises UserError."""
-        return list(form_of_run(self.store.get(run), self.pairs).values())
+    def made_by(self, run: str) -> FormValues:
+        """The form that repeats ``run``. Raises UserError."""
+        return form_of_run(self.store.get(run), self.pairs)
 
     def wire_run(self, visits: Visits) -> None:
         def start_of(*values: Any) -> Any:
@@ -107,17 +106,14 @@ class _RaceTab:
 
     def wire_examples(self) -> None:
         prompt, list_ = self.form.fields["prompt"], self.form.example
+        unchanged: FormValues = dict.fromkeys(SETTINGS, gr.skip())
         nothing = [gr.skip()] * (len(self.fields) + 2)
 
         def open_example(index: int) -> list:
             example = self.examples[index]
-            if example.recording:
-                values = self.made_by(example.recording)
-            else:
-                values = [gr.skip()] * len(self.fields)
-                values[list(SETTINGS).index("lanes")] = example.lanes or gr.skip()
-            values[list(SETTINGS).index("prompt")] = example.prompt
-            return [*values, self.example_delta(example), index]
+            named = {"lanes": example.lanes} if example.lanes else {}
+            values = self.made_by(example.recording) if example.recording else {**unchanged, **named}
+            return [*{**values, "prompt": example.prompt}.values(), self.example_delta(example), index]
 
         def choose(index: int | None, shown: int, text: str) -> list:
             # Gradio also reports input when the list merely loses focus; text typed since must not be lost then.
@@ -184,7 +180,7 @@ class _RaceTab:
 
         def fill(event: gr.EventData) -> list:
             try:
-                return [*self.made_by(event.run), None]
+                return [*self.made_by(event.run).values(), None]
             except (UserError, AttributeError):  # the run is on screen; only its form is missing
                 return [gr.skip()] * (len(self.fields) + 1)
 
@@ -201,7 +197,7 @@ class _RaceTab:
             kept, query = kept if isinstance(kept, dict) else {}, dict(visitor.query_params)
             if "run" in query:
                 try:
-                    return [*self.made_by(query["run"]), gr.skip(), None]
+                    return [*self.made_by(query["run"]).values(), gr.skip(), None]
                 except UserError:  # the view says so
                     return nothing
             pair = query.get("pair")

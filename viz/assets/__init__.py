@@ -7,18 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import plotly
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ..core.assets import learn_css, learn_js, player_css, script, styles
-from .document import Document
+from ..core.assets import TAGLINE, learn_css, learn_js, player_css, script, styles
 
-TAGLINE = (
-    "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Same text, sooner."
-)
 BEGIN = "<script>window.SpeculoscopePage.begin();</script>"
 
 
@@ -30,11 +25,6 @@ def head() -> str:
         raise ValueError("A style or script contains a closing tag that would end its element early.")
     description = f'<meta name="description" content="{TAGLINE}">'
     return f"{description}\n<style id='speculoscope-style'>{page_css}</style>\n<script>{page_js}</script>"
-
-
-def middleware() -> list[Middleware]:
-    """The middleware that inserts all of it into the document that the server sends."""
-    return [Middleware(Document, head=head(), body=BEGIN)]
 
 
 def routes() -> list[Route | Mount]:

@@ -1,1 +1,1 @@
-"""What every page of this project is made of: modules of script, styles, the self-contained document."""
+"""What every page of this project is made of: modules of script and styles."""

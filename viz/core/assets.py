@@ -12,6 +12,9 @@ import re
 from functools import cache
 from pathlib import Path
 
+TAGLINE = (
+    "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Same text, sooner."
+)
 VIZ = Path(__file__).resolve().parent.parent
 IMPORT = re.compile(r'^import (?:\{([^}]*)\} from )?"([^"]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?(?:const|function|class) (\w+))", re.MULTILINE)

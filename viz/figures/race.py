@@ -87,15 +87,11 @@ def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar 
         yield _ticks(deepest, DEEPEST, True, {"color": colour, "width": 2.2, "dash": "dot"})
     if any(it.holds is not None for it in iterations):
         top = _top(trace)
-        yield _holds_ticks([it for it in iterations if (it.holds or 0) <= top], legend)
+        held = [(it, it.holds) for it in iterations if it.holds is not None and it.holds <= top]
+        yield _ticks(held, HELD, legend, {"color": INK, "width": 1.8})
         beyond = [it for it in iterations if (it.holds or 0) > top]
         if beyond:
             yield _holds_beyond(beyond, top)
-
-
-def _holds_ticks(iterations: list[Iteration], legend: bool) -> go.Scatter:
-    heights = [(it, it.holds) for it in iterations if it.holds is not None]
-    return _ticks(heights, HELD, legend, {"color": INK, "width": 1.8})
 
 
 def _ticks(heights: list[tuple[Iteration, int]], name: str, legend: bool, line: dict[str, Any]) -> go.Scatter:
@@ -235,7 +231,8 @@ def draw_static_speedups(run: Run) -> Drawing:
         if trace.draft and measured and trace.iterations:
             figure.add_trace(_lane_point(index, trace, measured))
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text="SL, or mean SL (tokens)", range=[0, _widest(run)])
+    widest = max([20.0, *(mean_sl(trace) or 0 for trace in run.lanes if trace.draft)])
+    figure.update_xaxes(title_text="SL, or mean SL (tokens)", range=[0, widest + 1])
     figure.update_yaxes(title_text="speedup (times plain)", rangemode="tozero")
     figure.update_layout(bargap=0)
     return Drawing("speedup", "What every static SL would have given", speedup_sentence(run, curves), figure, 340)
@@ -248,33 +245,24 @@ def static_speedups(run: Run, draft: str) -> dict[int, float]:
 
 
 def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
-    x = _static_sl(trace) if trace.policy == "static" else mean_sl(trace)
+    is_static, look = trace.policy == "static", lane_style(trace.lane)
     return go.Scatter(
-        x=[x],
+        x=[max(it.n_drafted for it in trace.iterations) if is_static else mean_sl(trace)],
         y=[measured.median],
         mode="markers",
         name=f"{_label(trace)}, measured",
-        marker={"color": lane_style(trace.lane).ink, "size": 11, "symbol": lane_style(trace.lane).symbol},
+        marker={"color": look.ink, "size": 11, "symbol": look.symbol},
         error_y={
             "type": "data",
             "symmetric": False,
             "array": [measured.high - measured.median],
             "arrayminus": [measured.median - measured.low],
-            "color": lane_style(trace.lane).ink,
+            "color": look.ink,
             "width": 4,
         },
         customdata=[[index, 0, f"{measured.low:.2f}", f"{measured.high:.2f}"]],
         hovertemplate="%{y:.2f} times (%{customdata[2]} to %{customdata[3]}), SL %{x:.1f}<extra></extra>",
     )
-
-
-def _static_sl(trace: Trace) -> int:
-    return max(it.n_drafted for it in trace.iterations)
-
-
-def _widest(run: Run) -> float:
-    means = [mean_sl(trace) or 0 for trace in run.lanes if trace.draft]
-    return max([20.0, *means]) + 1
 
 
 def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:

@@ -51,7 +51,7 @@ class LearnRuns:
         return [{"id": info.id, "title": info.title, "shows": info.shows} for info in infos]
 
     def roles(self) -> dict[str, str]:
-        """Kind of run -> recording. Reading all recordings takes a second."""
+        """Kind of run -> recording."""
         runs = [*readable_runs(self.store.recorded), *readable_runs(self.own)]
         return find_roles(runs, wanted_by(shipped_lessons()))
 
@@ -72,6 +72,8 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
     """The functions that the Learn tab's JavaScript may call by name."""
     runs = LearnRuns(store)
 
+    reading = threading.Lock()  # reading all recordings takes a second, so it happens once, at the first request
+
     @cache
     def index() -> dict[str, Any]:
         return {
@@ -83,7 +85,8 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
 
     @answered
     def learn_index(query: Query) -> Answer:
-        return index()
+        with reading:
+            return index()
 
     @answered
     def learn_run(query: Query) -> Answer:

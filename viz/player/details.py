@@ -79,7 +79,9 @@ def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
     if token.fate == "plain":
         return "Nothing was guessed in this iteration: the target produced this token alone."
     if token.fate == "bonus":
-        held = _all_held(it.n_drafted) if it.parents is None else "No guess followed the last one that held"
+        held = "The guess held" if it.n_drafted == 1 else f"All {it.n_drafted} guesses held"
+        if it.parents is not None:
+            held = "No guess followed the last one that held"
         return f"{held}, so the same pass also gave the next token."
     if token.fate == "correction":
         return f"The target's own token here. It replaces {_rejected_here(run, it)}."
@@ -96,10 +98,6 @@ def _rejected_here(run: Run, it: Iteration) -> str:
     if it.parents is not None:
         refused = [guess for guess, parent in zip(it.drafted, it.parents) if parent == it.n_accepted - 1]
     return f"the rejected {_quoted(run, refused[0].id)}" if len(refused) == 1 else f"{len(refused)} rejected guesses"
-
-
-def _all_held(n: int) -> str:
-    return "The guess held" if n == 1 else f"All {n} guesses held"
 
 
 def _check(run: Run, token: Token) -> str:

@@ -64,7 +64,8 @@ def run_payload(
         details: with everything that is recorded of each token, which the Learn tab explains step by step.
     """
     doubtful, asked = contradictions(run), is_asked(run.settings.chat, run.pair.name)
-    doubt, how = sentences.doubt(run, point), ending(run)
+    doubt, how, lead = sentences.doubt(run, point), ending(run), sentences.lead_lane(run, point)
+    seen = count_seen(run.lanes[lead]) if run.lanes else None
     return {
         "id": run.id,
         "title": title or _first_line(run),
@@ -76,10 +77,10 @@ def run_payload(
         "shows": shows,
         "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),
         "picture": run_picture(run),
-        "seen": seen_sentence(run, run.lanes[sentences.lead_lane(run, point)]) if run.lanes else "",
-        "counts": _counts(run, point),
+        "seen": seen_sentence(run, run.lanes[lead]) if run.lanes else "",
+        "counts": asdict(seen) if seen else None,
         "verdict": sentences.verdict(run),
-        "lead": sentences.lead_lane(run, point),
+        "lead": lead,
         "prompt": prompt_end(run.settings.prompt, asked),
         "chat": asked,
         "read": _read(run),
@@ -101,12 +102,6 @@ def run_payload(
         "titles": {name: spec.title for name, spec in all_specs().items()},
         "vocab": _vocab(run, details),
     }
-
-
-def _counts(run: Run, point: str) -> dict[str, int] | None:
-    """What the picture decided in the first sentence's lane; None without a picture."""
-    seen = count_seen(run.lanes[sentences.lead_lane(run, point)]) if run.lanes else None
-    return asdict(seen) if seen else None
 
 
 def _first_line(run: Run) -> str:
@@ -175,6 +170,8 @@ def _shortened(text: str) -> str:
 def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[str, Any]:
     """The lane: its iterations as a letter per token, the guesses that did not hold, and times."""
     figures = [figure for figure in lane_figures(run, trace) if figure.key in COLUMN_FIGURES]
+    spread, parents = metrics.speedup(run, trace), [iteration.parents for iteration in trace.iterations]
+    branches = any(parents)
     lane = {
         "lane": trace.lane,
         "name": lane_name(trace.lane),
@@ -184,24 +181,18 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "ends": trace.finish == "eos",
         "look": lane_style(trace.lane)._asdict(),
         "note": "" if doubtful else sentences.best_static_note(run, trace),
-        "speedup": _speedup(run, trace),
+        "speedup": asdict(spread) if spread else None,  # None without an autoregressive lane
         "figures": [_speedup_figure(run, trace, f) if f.key == "speedup" else _figure(f) for f in figures],
         "threshold": _threshold(run, trace),
         "output": trace.output,
         "starts": [iteration.start for iteration in trace.iterations],
         "fates": ["".join(LETTERS[token.fate] for token in _tokens(iteration)) for iteration in trace.iterations],
         "wrong": [[token.id for token in it.drafted if token.fate != "accepted"] for it in trace.iterations],
-        "parents": _parents(trace),
-        "reads": [iteration.reads for iteration in trace.iterations] if _parents(trace) else None,
+        "parents": parents if branches else None,  # the guess that each guess follows, by iteration
+        "reads": [iteration.reads for iteration in trace.iterations] if branches else None,
         "times": _ticks(run, trace),
     }
     return {**lane, "details": [_recorded(iteration) for iteration in trace.iterations]} if details else lane
-
-
-def _parents(trace: Trace) -> list[list[int] | None] | None:
-    """The guess that each guess follows, by iteration; None for a lane whose guesses are chains."""
-    parents = [iteration.parents for iteration in trace.iterations]
-    return parents if any(parents) else None
 
 
 def _recorded(iteration: Iteration) -> dict[str, Any]:
@@ -212,12 +203,6 @@ def _recorded(iteration: Iteration) -> dict[str, Any]:
 
 def _tokens(iteration: Iteration) -> list:
     return iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
-
-
-def _speedup(run: Run, trace: Trace) -> dict[str, float] | None:
-    """The lane's one speed, the median over the repeats, and its range; None without an autoregressive lane."""
-    spread = metrics.speedup(run, trace)
-    return asdict(spread) if spread else None
 
 
 def _figure(figure: Figure) -> dict[str, str]:

@@ -191,29 +191,22 @@ def _difference(run: Run, trace: Trace) -> str:
     if found.gap is None:
         return sentence + "."
     tie = ", a near tie" if found.near_tie else ""
-    return f"{sentence}: the target's two best tokens there are {found.gap:.2g} logits apart in {_dtype(run)}{tie}."
-
-
-def _dtype(run: Run) -> str:
-    return run.pair.target.dtype
+    apart = f"{found.gap:.2g} logits apart in {run.pair.target.dtype}"
+    return f"{sentence}: the target's two best tokens there are {apart}{tie}."
 
 
 def badge_text(run: Run) -> str:
-    """The pair and a short description of it."""
+    """The pair, the target's size, and what to expect of it: "135M parameters, chats in English, often wrong"."""
     drafts = sorted({trace.draft for trace in run.lanes if trace.draft})
     pair = run.pair.name + (f" with {', '.join(drafts)}" if drafts and drafts != [run.pair.default_draft] else "")
-    return f"{pair}: {_what_it_is(run)}"
+    size = f"{model_size(run.pair.target.parameters)} parameters"
+    return f"{pair}: " + ", ".join(part for part in (size, about_pair(run.pair.name)) if part)
 
 
 def badge_place(run: Run) -> str:
     """The machine, the number format, the date, and how many timings stand behind each figure."""
-    return " · ".join([run.machine.gpu or run.machine.processor, _dtype(run), run.created[:10], how_timed(run)])
-
-
-def _what_it_is(run: Run) -> str:
-    """ "135M parameters, chats in English, often wrong": the target's size, and what to expect of it."""
-    size = f"{model_size(run.pair.target.parameters)} parameters"
-    return ", ".join(part for part in (size, about_pair(run.pair.name)) if part)
+    machine = run.machine.gpu or run.machine.processor
+    return " · ".join([machine, run.pair.target.dtype, run.created[:10], how_timed(run)])
 
 
 def model_size(parameters: int) -> str:

@@ -24,9 +24,8 @@ from decoding.records.pairs import PairDescription
 from decoding.records.run_file import to_plain
 from decoding.records.suites import available_suites
 
-from ..buttons import make_buttons, wire_job
 from ..choices import pair_choices
-from ..memory import wire_memory
+from ..forms import make_buttons, wire_job, wire_memory
 from ..server_functions import answered
 from ..session import Visits, stream_of
 from .html import whole_page
@@ -97,7 +96,12 @@ def build_report_tab(
     )
     form: dict[str, Component] = dict(pair=pair, suite=suite, limit=limit, clock=clock, minutes=minutes)
     _wire_memory(page, memory, form)
-    _wire(kind, backend, visits, kept, list(form.values()), view, buttons)
+
+    def start_of(*values: Any) -> Callable:
+        run_job = functools.partial(backend.run_job, kind.job, job_options(kind, *values))
+        return functools.partial(stream_of, run_job, functools.partial(_finish, kind, kept))
+
+    wire_job(kind.job, start_of, visits, list(form.values()), view, buttons)
 
 
 def _answers(
@@ -170,22 +174,6 @@ def _fits(field: Component, value: Any) -> bool:
     if isinstance(field, gr.Dropdown):
         return value in [choice for _, choice in field.choices]
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _wire(
-    kind: type[Report],
-    backend: Backend,
-    visits: Visits,
-    kept: Kept,
-    inputs: list,
-    view: gr.HTML,
-    buttons: tuple[gr.Button, gr.Button],
-) -> None:
-    def start_of(*values: Any) -> Callable:
-        run_job = functools.partial(backend.run_job, kind.job, job_options(kind, *values))
-        return functools.partial(stream_of, run_job, functools.partial(_finish, kind, kept))
-
-    wire_job(kind.job, start_of, visits, inputs, view, buttons)
 
 
 def job_options(kind: type[Report], pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:

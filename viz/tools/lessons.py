@@ -31,6 +31,8 @@ from ..learn.roles import ROLES, missing_sights, readable_runs, shows, wanted_by
 from ..learn.tab import OWN_RECORDINGS
 
 STORY = "Tell me a short story about a fox and the moon."
+PACKING = "What should I pack for a weekend in the mountains?"
+TEA = "How do I make a cup of tea? Give me numbered steps."
 DICE: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 40, "repeats": 3}
 SEEDS = range(1, 6)
 
@@ -47,6 +49,10 @@ class Needed:
     tries: list[dict[str, Any]] = field(default_factory=lambda: [{}])
 
 
+def prompts(*texts: str) -> list[dict[str, Any]]:
+    return [{"prompt": text} for text in texts]
+
+
 NEEDED = (
     Needed(
         "lesson-drafts",
@@ -58,10 +64,7 @@ NEEDED = (
             "max_new_tokens": 40,
             "repeats": 5,
         },
-        [
-            {"prompt": "What should I pack for a weekend in the mountains?"},
-            {"prompt": "How do I make a cup of tea? Give me numbered steps."},
-        ],
+        prompts(PACKING, TEA),
     ),
     Needed(
         "lesson-tree",
@@ -69,11 +72,7 @@ NEEDED = (
         "A tree of guesses",
         "Several guesses for one place, beside a chain of as many guesses.",
         {"lanes": ["autoregressive", "static:3", "static:8", "tree:8"], "max_new_tokens": 40, "repeats": 3},
-        [
-            {"prompt": "What should I pack for a weekend in the mountains?"},
-            {"prompt": STORY},
-            {"prompt": "How do I make a cup of tea? Give me numbered steps."},
-        ],
+        prompts(PACKING, STORY, TEA),
     ),
     Needed(
         "lesson-states",
@@ -85,11 +84,7 @@ NEEDED = (
             "max_new_tokens": 64,
             "repeats": 5,
         },
-        [
-            {"prompt": "What should I pack for a weekend in the mountains?"},
-            {"prompt": "How do I make a cup of tea? Give me numbered steps."},
-            {"prompt": STORY},
-        ],
+        prompts(PACKING, TEA, STORY),
     ),
     Needed(
         "lesson-sampling",

@@ -3,7 +3,7 @@
  * Gradio renders only static templates; texts of models and users are set with textContent.
  */
 
-import { RUN_FILE, ask, copied, opener, save, unpackRun } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, opener, runId, save, unpackRun } from "../../core/js/files.js";
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
 import { mount } from "../../player/js/main.js";
 import { asksForAnother, packedRun, takeOver } from "./early.js";
@@ -12,7 +12,6 @@ import { Plots } from "./plots.js";
 import { Status } from "./status.js";
 
 const AWAY_MS = 20000; // how long the page is out of sight before no further timings are made
-const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
 // ---------------------------------------------------------------- the race
 
@@ -76,8 +75,7 @@ class Race {
   }
 
   async open(run, t = null) {
-    if (!RUN_ID.test(run)) throw new Error("This link does not name a run: names consist of letters, digits, - and _.");
-    const { payload } = await ask(this.server.open_run({ run }));
+    const { payload } = await ask(this.server.open_run({ run: runId(run) }));
     this.show(payload);
     if (t != null) { this.player.pause(); this.player.seek(Math.max(0, t)); }
   }

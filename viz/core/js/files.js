@@ -29,6 +29,12 @@ export function copied(text) {
   return Promise.resolve().then(() => navigator.clipboard.writeText(text)).then(() => true, () => false);
 }
 
+/** `id`, if it can be the name of a run; throws a sentence. */
+export function runId(id) {
+  if (!/^[A-Za-z0-9_-]{1,64}$/.test(id)) throw new Error("This link does not name a run: names consist of letters, digits, - and _.");
+  return id;
+}
+
 export const RUN_FILE = { most: 8 * 2 ** 20, limit: "8 MB, the limit of this page" };
 
 /** A button, and its hidden field, for a file of JSON: act(name, read), where read() gives the text or throws a sentence. */

@@ -22,27 +22,28 @@ export class Static extends Policy {
   planned() { return this.sl; }
 }
 
-/** Stops after a guess whose probability is under the threshold. */
-export class Confidence extends Policy {
-  constructor(threshold = 0.4) { super("confidence"); this.limit = threshold; }
+/** Begins with a guess, and stops after one whose `scoreOf` is on the wrong side of `limit`. */
+class Thresholded extends Policy {
   wantsMore({ guesses }) {
-    if (!guesses.length) return this.begin();
-    this.score = guesses[guesses.length - 1].p;
+    const last = guesses[guesses.length - 1];
+    if (!last) return this.begin();
+    this.score = this.scoreOf(last);
     this.threshold = this.limit;
-    return this.score >= this.limit;
+    return this.stopsAbove ? this.score <= this.limit : this.score >= this.limit;
   }
 }
 
+/** Stops after a guess whose probability is under the threshold. */
+export class Confidence extends Thresholded {
+  constructor(threshold = 0.4) { super("confidence"); this.limit = threshold; }
+  scoreOf({ p }) { return p; }
+}
+
 /** SVIP: stops where sqrt(0.15 H) exceeds h. */
-class Entropy extends Policy {
+class Entropy extends Thresholded {
   constructor(h = 0.3) { super("entropy"); this.limit = h; }
   get stopsAbove() { return true; }
-  wantsMore({ guesses }) {
-    if (!guesses.length) return this.begin();
-    this.score = Math.sqrt(0.15 * Math.max(guesses[guesses.length - 1].entropy, 0));
-    this.threshold = this.limit;
-    return this.score <= this.limit;
-  }
+  scoreOf({ entropy }) { return Math.sqrt(0.15 * Math.max(entropy, 0)); }
 }
 
 export class Oracle extends Policy {
@@ -62,18 +63,13 @@ class BestOracle extends Oracle {
 }
 
 /** A threshold on the entropy bound, adjusted after each check towards a target acceptance rate. */
-class AdaEdl extends Policy {
+class AdaEdl extends Thresholded {
   constructor(wanted = 0.9) { super("adaedl"); this.wanted = wanted; }
   reset() {
     this.limit = 0.4;
     this.rate = this.wanted;
   }
-  wantsMore({ guesses }) {
-    if (!guesses.length) return this.begin();
-    this.score = 1 - Math.sqrt(0.2 * Math.max(guesses[guesses.length - 1].entropy, 0));
-    this.threshold = this.limit;
-    return this.score >= this.limit;
-  }
+  scoreOf({ entropy }) { return 1 - Math.sqrt(0.2 * Math.max(entropy, 0)); }
   observe(n, accepted) {
     if (!n) return;
     this.rate = 0.5 * this.rate + 0.5 * accepted / n;
@@ -83,19 +79,17 @@ class AdaEdl extends Policy {
   }
 }
 
-class Disco extends Policy {
+class Disco extends Thresholded {
   constructor(tuned, threshold) {
     super("disco", tuned.sl_max);
     this.limit = threshold ?? tuned.threshold;
     const known = (tuned.sure_at ?? []).filter(([from]) => from >= this.limit).map(([, sure]) => sure);
     this.sure = this.limit === tuned.threshold && tuned.sure != null ? tuned.sure : Math.min(Infinity, ...known);
   }
-  wantsMore({ guesses }) {
-    const last = guesses[guesses.length - 1];
-    if (!last) return this.begin();
-    this.score = last.score("disco");
-    this.threshold = this.limit;
-    return last.p >= this.sure || this.score >= this.limit;
+  scoreOf(guess) { return guess.score("disco"); }
+  wantsMore(state) {
+    const wanted = super.wantsMore(state);
+    return wanted || state.guesses[state.guesses.length - 1].p >= this.sure;
   }
 }
 

@@ -7,7 +7,7 @@
  */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
-import { RUN_FILE, ask, copied, opener, unpackRun } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, opener, runId, unpackRun } from "../../core/js/files.js";
 import { RunModel } from "../../core/js/run.js";
 import { factsOf, ruleOf } from "./facts.js";
 import { Lessons } from "./lessons.js";
@@ -18,7 +18,6 @@ import { WhatIf } from "./whatif.js";
 
 const PLACES = [["lessons", "Lessons"], ["steps", "Step by step"], ["play", "Be the policy"], ["whatif", "What if"], ["words", "Words"]];
 const OF_A_RUN = ["steps", "play", "whatif"], PRESENTING = "→ or space: next · ←: back · a: the answers · Esc: exit";
-const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
 export class Learn {
   constructor(root, { server = null, index = { recordings: [], lessons: [], roles: {} }, payloads = {}, exported = false } = {}) {
@@ -99,8 +98,7 @@ export class Learn {
 
   openId(id) {
     return this.attempt(async () => {
-      if (!RUN_ID.test(id)) throw new Error("This link does not name a run: names consist of letters, digits, - and _.");
-      if (!this.model || this.model.id !== id) this.openRun(await this.payloadOf(id));
+      if (!this.model || this.model.id !== runId(id)) this.openRun(await this.payloadOf(runId(id)));
       return this.model;
     });
   }

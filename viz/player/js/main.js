@@ -1,6 +1,8 @@
-// What a page may use of the player.
+// What a page may use of the player, and what an exported file has below it.
 
-import { appendix } from "./appendix.js";
+import { speedupChart } from "../../core/js/charts.js";
+import { el, table } from "../../core/js/dom.js";
+import { RunModel } from "../../core/js/run.js";
 import "./branches.js";
 import "./live.js";
 import "./lookahead.js";
@@ -10,4 +12,15 @@ import "./shell.js";
 import "./simulation.js";
 
 export const mount = (root, options) => new Player(root, options);
-export { appendix };
+
+/** How fast every static SL would be, and how the run was made. */
+export function appendix(root, payload) {
+  const model = new RunModel(payload);
+  root.replaceChildren(...model.drafts.map((draft) => speedups(model, draft)), el("h2", "", "How the run was made"), table(["what", "value"], model.settings));
+}
+
+function speedups(model, draft) {
+  const label = `Speed relative to plain decoding by static SL, draft ${draft}.`, chart = speedupChart(label, model, draft, model.sweep(undefined, draft));
+  chart.prepend(el("figcaption", "", label));
+  return chart;
+}
