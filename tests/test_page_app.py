@@ -7,28 +7,38 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import app
+from decoding.backends.server import Limits
+from decoding.backends.soak import served
 from decoding.cli.serve import free_port
 
 from . import web
+from .fakes import FakeBackend
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_it_says_where_the_page_is_serves_it_and_ends_by_control_c_without_leaving_files(tmp_path):
-    """By SIGTERM: tests/test_space.py."""
-    port = free_port()
+def test_without_torch_it_says_where_the_page_is_serves_it_and_ends_by_control_c_without_leaving_files(tmp_path):
+    """The process that serves the page never imports torch. By SIGTERM: tests/test_space.py."""
+    without, files = tmp_path / "without", tmp_path / "files"
+    for folder in (without, files):
+        folder.mkdir()
+    for name in ("torch", "transformers"):
+        (without / f"{name}.py").write_text("raise ImportError('not here')")
+    port, server = free_port(), ExitStack()
+    backend = server.enter_context(served(FakeBackend(), Limits()))
     process = subprocess.Popen(
-        [sys.executable, "app.py", "--recorded", "--port", str(port)],
+        [sys.executable, "app.py", "--backend", f"http://127.0.0.1:{backend}", "--port", str(port)],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(without), "TMPDIR": str(files)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
     )
     try:
@@ -38,12 +48,13 @@ def test_it_says_where_the_page_is_serves_it_and_ends_by_control_c_without_leavi
         assert "Speculoscope" in html and "cdn." not in html.lower()
         for closed in ("monitoring", "monitoring/summary"):
             assert web.get(f"http://127.0.0.1:{port}/{closed}").status_code in (403, 404)
-        assert any(tmp_path.glob("speculoscope-*"))
+        assert any(files.glob("speculoscope-*"))
         process.send_signal(signal.SIGINT)
         assert process.wait(20) is not None
     finally:
         process.kill()
-    assert not list(tmp_path.glob("speculoscope-*"))
+        server.close()
+    assert not list(files.glob("speculoscope-*"))
 
 
 def test_a_taken_port_and_a_wrong_address_are_sentences(monkeypatch, capsys):

@@ -297,12 +297,11 @@ def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
 
 
 def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(port):
-    """The models are in the worker or on the server: the process that serves the page never imports torch."""
+    """The models are in the worker or on the server. The page itself: tests/test_page_app.py."""
     script = textwrap.dedent(f"""
         import sys, threading
         for name in ("torch", "transformers"):
             sys.modules[name] = None
-        import app
         from decoding.backends import choose_backend
         from decoding.backends.local import LocalBackend
         from tests.fakes import ScriptedRunner, small_request
@@ -311,7 +310,6 @@ def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(port):
         assert events[-1].kind == "finished", events[-1]
         worker.close()
         backend = choose_backend(url="http://127.0.0.1:{port}")
-        app.build_page(backend)
         events = list(backend.compare(small_request(), threading.Event()))
         assert events[-1].kind == "finished", events[-1]
     """)

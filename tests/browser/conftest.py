@@ -21,10 +21,16 @@ expect.set_options(timeout=WAIT)
 
 
 @pytest.fixture(scope="session")
-def page_url(tmp_path_factory):
-    """The page over a scripted backend: an iteration every 4 ms, two recorded runs."""
-    with page_at(ScriptedBackend(pause_s=0.004), write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
-        yield url
+def scripted(tmp_path_factory):
+    """The page over a scripted backend: an iteration every 4 ms, two recorded runs. (address, backend)."""
+    backend = ScriptedBackend(pause_s=0.004)
+    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
+        yield url, backend
+
+
+@pytest.fixture(scope="session")
+def page_url(scripted):
+    return scripted[0]
 
 
 def new_visitor(browser, url: str, **options: Any):

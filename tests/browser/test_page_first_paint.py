@@ -18,7 +18,7 @@ from .pointing import settled
 
 def test_the_recorded_run_plays_before_gradio_has_started(without_gradio, page_url):
     page = without_gradio(page_url)
-    expect(page.locator(".sp-early .sd-badge")).to_contain_text("recorded", timeout=WAIT)
+    expect(page.locator(".sp-early .sd-badge")).to_contain_text("recorded")
     expect(page.locator(".sp-early .sd-sentence")).to_contain_text("Here: the same 88 tokens")
     page.wait_for_function("document.querySelector('.sp-early .sd-rail').value > 20", timeout=WAIT)
     assert page.locator("#race").count() == 0
@@ -31,14 +31,14 @@ def test_the_race_tab_takes_the_playing_player_over_where_it_stands(browser, pag
     page.add_init_script(SEEN)
     page.route(GRADIO, lambda route: held.append(route))
     page.goto(page_url, wait_until="commit")
-    expect(page.locator(".sp-early .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sp-early .sd-strip").first).to_be_visible()
     page.evaluate("document.querySelector('.sd-rail').mine = true")
     page.locator(".sd-rail").focus()
     before = page.locator(".sp-player").bounding_box()
     page.wait_for_function("document.querySelector('.sd-rail').value > 20", timeout=WAIT)
     for route in held:
         route.continue_()
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible()
     assert page.locator(".sp-player").count() == 1 and page.locator(".sp-early").count() == 0
     assert page.evaluate("(() => { const r = document.querySelector('.sd-rail'); return r.mine && r.value > 20; })()")
     assert page.evaluate("document.activeElement === document.querySelector('.sd-rail')")
@@ -50,20 +50,18 @@ def test_the_race_tab_takes_the_playing_player_over_where_it_stands(browser, pag
     context.close()
 
 
-def test_a_link_to_a_run_waits_for_that_run(without_gradio, visit, page_url):
+def test_a_link_to_a_run_waits_for_that_run(without_gradio, page_url):
+    """And then it comes: test_a_link_opens_a_recording_at_its_moment in test_page_walk.py."""
     page = without_gradio(f"{page_url}?run=hostile")
     settled(page)
     assert page.locator(".sp-early").count() == 0
-    page = visit(f"{page_url}?run=hostile")
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-    expect(page.locator(".sd-text:visible").first).to_contain_text("<script>", timeout=WAIT)
 
 
 def test_without_a_recording_the_page_starts_without_a_cover(visit, tmp_path):
     (tmp_path / "index.json").write_text(json.dumps([]))
     with page_at(ScriptedBackend(), tmp_path) as url:
         page = visit(url)
-        expect(page.locator(".sp-status")).to_contain_text(["press Run to make one"], timeout=WAIT)
+        expect(page.locator(".sp-status")).to_contain_text(["press Run to make one"])
         assert page.locator(".sp-early").count() == 0
         assert page.faults == []
 
@@ -76,10 +74,10 @@ def test_a_link_to_a_pair_opens_that_pairs_first_example_and_no_other_before(vis
         settled(waiting)
         assert waiting.locator(".sp-early").count() == 0
         page = visit(f"{url}?pair=toy&max_new_tokens=33")
-        expect(page.locator("#prompt textarea")).to_have_value(run.settings.prompt, timeout=WAIT)
-        expect(page.locator(".sd-prompt").first).to_contain_text(run.settings.prompt, timeout=WAIT)
-        expect(page.locator("#max-new-tokens input")).to_have_value("33", timeout=WAIT)
-        expect(page.get_by_label("Examples")).to_have_value(run.settings.prompt, timeout=WAIT)  # its title
+        expect(page.locator("#prompt textarea")).to_have_value(run.settings.prompt)
+        expect(page.locator(".sd-prompt").first).to_contain_text(run.settings.prompt)
+        expect(page.locator("#max-new-tokens input")).to_have_value("33")
+        expect(page.get_by_label("Examples")).to_have_value(run.settings.prompt)  # its title
         assert page.faults == []
 
 
@@ -94,7 +92,7 @@ def first_visit(browser, page_url):
         page.clock.install()
         page.route(GRADIO, lambda route: route.abort())
         page.goto(page_url)
-        expect(page.locator(".sp-opening")).to_be_visible(timeout=WAIT)
+        expect(page.locator(".sp-opening")).to_be_visible()
         return page
 
     yield open_page
@@ -118,7 +116,7 @@ def test_a_first_visit_opens_with_one_iteration_in_captions_then_the_replay_play
     assert page.locator(".sp-opening").count() == 0
     assert page.evaluate("document.querySelector('.sp-early .sd-play').title").startswith("Pause")
     page.reload()
-    expect(page.locator(".sp-early .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sp-early .sd-strip").first).to_be_visible()
     assert page.locator(".sp-opening").count() == 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
 
 from decoding.analysis.whatif import simulate_lane
 from decoding.records.run_file import run_to_json
@@ -13,6 +12,7 @@ from tests.page_server import first_run
 from tests.runs import make_run
 
 from .conftest import LEARN, at_link
+from .test_page_walk import finished, run_box
 
 
 def sentence(page) -> str:
@@ -58,17 +58,6 @@ def test_a_hidden_verdict_waits_for_a_bet(there):
     assert "You said 2" in page.locator(".sl-caption").inner_text()
 
 
-def test_a_token_of_the_race_is_explained_here(visit, page_url):
-    page = visit(page_url)
-    page.wait_for_selector(".sp-take button:not(:disabled)")
-    page.get_by_label("Time", exact=True).press("End")
-    page.locator(".sd-col:not([hidden]) .sd-tk").first.click()
-    page.get_by_role("button", name="Explain this token").click()
-    page.wait_for_function("document.querySelector('.sl-steps .sl-sentence')?.textContent.startsWith('Guess 1, ')")
-    assert "Iteration 1 of" in page.locator(".sl-steps .sl-where").inner_text()
-    assert page.faults == []
-
-
 def test_who_guesses_all_and_checks_never_plays_static(there):
     """Played with three guesses each time, the learner's lane is static:3 on the same tokens."""
     run = make_run(identifier="first", lanes=("autoregressive", "static:5", "confidence:0.5", "oracle"))
@@ -93,8 +82,8 @@ def test_who_guesses_all_and_checks_never_plays_static(there):
     assert "guess" in sentence(page).lower()
 
 
-def test_it_is_played_by_keys_and_the_best_is_kept(visit, page_url):
-    page = at_link(visit, page_url, "?learn=play&run=first&tokens=24")
+def test_it_is_played_by_keys_and_the_best_is_kept(there):
+    page = there("?learn=play&run=first&tokens=24")
     page.locator("#sl-start").click()
     for _ in range(60):
         if page.locator("[data-key=again]").count():
@@ -103,6 +92,8 @@ def test_it_is_played_by_keys_and_the_best_is_kept(visit, page_url):
         page.keyboard.press("ArrowDown")
     assert "your best here" in page.locator(".sl-play h2").first.inner_text()
     page.reload()
+    page.wait_for_selector(".sp-learn:not([aria-busy]) .sl-cards")
+    there("?learn=play&run=first&tokens=24")
     page.wait_for_selector("#sl-start")
     assert "Your best here" in page.locator(".sl-play").inner_text()
 
@@ -209,18 +200,22 @@ def test_everything_has_a_name_for_who_does_not_see_it(there):
     assert page.get_by_role("tab", selected=True).last.inner_text() == "Words"
 
 
-def test_the_tab_opens_on_the_visitor_s_own_run(visit, page_url):
+def test_a_token_of_the_race_is_explained_here_and_the_tab_opens_on_the_visitor_s_own_run(visit, page_url):
     page = visit(page_url)
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator(".sd-pill")).to_have_text("live")
-    for _ in range(60):  # the run is kept once all repeats are timed
-        page.get_by_role("tab", name="Race").click()
-        page.get_by_role("tab", name="Learn").click()
-        page.wait_for_function(f"{LEARN}?.model")
-        if page.evaluate(f"{LEARN}.model.badge.kind") == "live":
-            break
-        page.wait_for_timeout(1000)
+    page.wait_for_selector(".sp-take button:not(:disabled)")
+    page.get_by_label("Time", exact=True).press("End")
+    page.locator(".sd-col:not([hidden]) .sd-tk").first.click()
+    page.get_by_role("button", name="Explain this token").click()
+    page.wait_for_function("document.querySelector('.sl-steps .sl-sentence')?.textContent.startsWith('Guess 1, ')")
+    assert "Iteration 1 of" in page.locator(".sl-steps .sl-where").inner_text()
+
+    page.get_by_role("tab", name="Race").click()
+    run_box(page, "def mine():", tokens=12)
+    finished(page)  # the run is kept once all repeats are timed
+    page.get_by_role("tab", name="Learn").click()
+    page.wait_for_function(f"{LEARN}.model?.badge.kind === 'live'")
     mine = page.evaluate(f"{LEARN}.model.id")
+    page.locator("[data-place=lessons]").click()
     page.locator(".sl-cards .sl-card", has_text="in ten steps").get_by_role("button").click()
     page.wait_for_selector(".sl-lesson")
     assert page.evaluate(f"{LEARN}.model.id") != mine  # the lesson's own
@@ -275,9 +270,9 @@ def test_an_expensive_decision_names_the_better_one_and_opens_at_its_guess(there
     assert f"Iteration {worst['i'] + 1} of" in page.locator(".sl-steps .sl-where").inner_text()
 
 
-def test_a_presenter_sees_every_guess_and_the_way_out(visit, page_url):
-    page = at_link(visit, page_url, "?lesson=one-sl&step=2")
-    for size in ({"width": 1280, "height": 800}, {"width": 390, "height": 844}):
+def test_a_presenter_sees_every_guess_and_the_way_out(there):
+    page = there("?lesson=one-sl&step=2")
+    for size in ({"width": 390, "height": 844}, {"width": 1280, "height": 800}):
         page.set_viewport_size(size)
         page.evaluate(f"{LEARN}.places.lessons.toStep(1)")
         page.evaluate(f"{LEARN}.setPresenting(true)")

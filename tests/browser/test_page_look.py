@@ -1,40 +1,52 @@
-"""How the page behaves in other windows: axe, a phone, dark, keyboard only, and how much goes over the wire."""
+"""How the page behaves in other windows: axe, a phone, dark, keyboard only."""
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.evaluations import make_drafts, make_evaluation, renamed
 from viz.player.names import lane_name
 from viz.reports.report import report_of
 
-from .conftest import WAIT
-from .pointing import serious, settled
+from .pointing import serious
 
+DARK = {"color_scheme": "dark"}
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
 def opened(visit, url: str, **options):
     """A page with its plots; ``visit`` may be shared_page."""
     page = visit(url, **options)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible()
     page.locator(".sp-plots").scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
+    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2")
     return page
 
 
-@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"])
-def test_axe_finds_nothing_serious_in_the_race_and_its_plots(shared_page, page_url, options):
-    page = opened(shared_page, page_url, **options)
+def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(shared_page, page_url):
+    page = opened(shared_page, page_url, **DARK)
+    expect(page.locator("body.dark")).to_be_attached()
+    assert serious(page, "#race") == []
+    ink = page.evaluate("getComputedStyle(document.querySelector('.sp-canvas')).getPropertyValue('--sd-mute').trim()")
+    colour = "document.querySelector('.sp-canvas').layout.font.color"  # dark colours reach the plots
+    assert page.evaluate(colour) == ink
+    page.evaluate("document.body.classList.remove('dark')")
+    page.wait_for_function(f"{colour} !== '{ink}'")
+    assert serious(page, "#race", "color-contrast") == []  # only colours differ
+    page.evaluate("document.body.classList.add('dark')")
+    assert page.faults == []
+
+
+def test_axe_finds_nothing_serious_in_the_race_on_a_phone(shared_page, page_url):
+    page = opened(shared_page, page_url, **PHONE)
     assert serious(page, "#race") == []
     assert page.faults == []
 
 
 def test_keyboard_only_a_visitor_reaches_run_and_the_player(shared_page, page_url):
-    page = shared_page(page_url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)  # the form comes after the strips of the first paint
+    page = shared_page(page_url, **DARK)
+    expect(page.locator("#race .sd-strip").first).to_be_visible()
+    expect(page.locator("#run")).to_be_visible()  # the form comes after the strips of the first paint
     page.locator("#prompt textarea").focus()
     reached = set()
     for _ in range(120):  # glossary words are tab stops, too
@@ -50,21 +62,11 @@ def test_keyboard_only_a_visitor_reaches_run_and_the_player(shared_page, page_ur
 
 
 def test_axe_finds_nothing_serious_in_the_other_tabs(shared_page, page_url):
-    page = shared_page(page_url)
+    page = shared_page(page_url, **DARK)
     for tab, place in (("Evaluation", "#report-evaluate"), ("Drafts", "#report-drafts")):
         page.get_by_role("tab", name=tab).click()
-        expect(page.locator(place)).to_be_visible(timeout=WAIT)
+        expect(page.locator(place)).to_be_visible()
         assert serious(page, place) == []
-
-
-def test_dark_colours_reach_the_plots(shared_page, page_url):
-    page = opened(shared_page, page_url, color_scheme="dark")
-    expect(page.locator("body.dark")).to_be_attached()
-    ink = page.evaluate("getComputedStyle(document.querySelector('.sp-canvas')).getPropertyValue('--sd-mute').trim()")
-    assert page.evaluate("document.querySelector('.sp-canvas').layout.font.color") == ink
-    page.evaluate("document.body.classList.remove('dark')")
-    page.wait_for_function(f"document.querySelector('.sp-canvas').layout.font.color !== '{ink}'", timeout=WAIT)
-    page.evaluate("document.body.classList.add('dark')")
 
 
 def test_a_phone_needs_no_sideways_scrolling(shared_page, page_url):
@@ -108,11 +110,11 @@ def test_reports_fit_a_phone_and_their_words_explain_themselves(shared_page, pag
     reports = {"evaluate": report_of(renamed(make_evaluation(), OF_PAPERS)), "drafts": report_of(make_drafts())}
     for tab, (job, report) in zip(("Evaluation", "Drafts"), reports.items()):
         page.get_by_role("tab", name=tab).click()
-        expect(page.locator(f"#report-{job} .sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
+        expect(page.locator(f"#report-{job} .sp-status")).to_contain_text("No results are shipped")
         content = report.content("Shipped results")
         show_report(page, job, content)
         open_folds(page, job)
-        expect(page.locator(f"#report-{job} .sp-table").first).to_be_visible(timeout=WAIT)
+        expect(page.locator(f"#report-{job} .sp-table").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert job == "drafts" or page.evaluate(SCROLLED) == [0, 0]  # the papers' tables need no sideways scrolling
         expect(page.locator(f"#report-{job}").get_by_role("button", name="Tables (CSV)")).to_be_visible()
@@ -123,25 +125,13 @@ def test_reports_fit_a_phone_and_their_words_explain_themselves(shared_page, pag
         expect(page.get_by_role("tab", name=tab)).to_be_in_viewport()
 
 
-def test_nothing_comes_from_elsewhere_and_plotly_only_when_it_is_needed(visit, page_url):
-    page = visit(f"{page_url}?run=first&t=0")  # it stands at its beginning: plots also come when the replay ends
-    expect(page.get_by_role("button", name="Play (space)")).to_be_visible(timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    settled(page)
-    assert [url for url in page.asked if "plotly" in url] == []
-    page.locator(".sp-plots").scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
-    assert [url for url in page.asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
-    assert page.elsewhere == []
-
-
 def test_the_tables_of_a_report_sort_by_their_numbers(shared_page, page_url):
-    page = shared_page(page_url)
+    page = shared_page(page_url, **DARK)
     page.get_by_role("tab", name="Evaluation").click()
-    expect(page.locator("#report-evaluate .sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
+    expect(page.locator("#report-evaluate .sp-status")).to_contain_text("No results are shipped")
     result = renamed(make_evaluation(), OF_PAPERS)
     show_report(page, "evaluate", report_of(result).content("Shipped results"))
-    expect(page.locator("#report-evaluate .sp-answer .main-svg").nth(2)).to_be_visible(timeout=WAIT)
+    expect(page.locator("#report-evaluate .sp-answer .main-svg").nth(2)).to_be_visible()
     assert page.locator("#report-evaluate .sp-table:visible").count() == 0  # folded
     open_folds(page, "evaluate")
     assert page.evaluate(TOO_WIDE) == []

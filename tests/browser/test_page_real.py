@@ -55,7 +55,7 @@ def start(page, tab: str):
     for name, value in (
         ("Test prompts", "1"),
         ("of them on the clock", "1"),
-        ("Minutes on the clock, at most", "0.05"),
+        ("Minutes on the clock, at most", "0.01"),
     ):
         field = panel.get_by_role("spinbutton", name=name)
         field.fill(value)
@@ -65,15 +65,16 @@ def start(page, tab: str):
 
 
 @pytest.mark.timeout(900)  # it loads torch
-def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way(served, go, visit, shared_page):
-    url, _ = served
-    page, other = shared_page(url), visit(url)
+def test_measured_to_the_end_with_a_run_in_line_and_stopped_on_the_way(served, go, shared_page):
+    page = shared_page(served[0])
     panel = start(page, "Drafts")
     expect(panel.locator(".sp-status")).to_contain_text("Measuring what draft steps and checks cost", timeout=WAIT)
-    other.locator("#run").click()
-    expect(other.locator("#race .sp-status")).to_contain_text("Waiting: one run is ahead of yours", timeout=WAIT)
-    other.locator("#stop").click()
-    expect(other.locator("#race .sp-status")).to_have_text("Stopped.", timeout=WAIT)
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#run").click()
+    expect(page.locator("#race .sp-status")).to_contain_text("Waiting: one run is ahead of yours", timeout=WAIT)
+    page.locator("#stop").click()
+    expect(page.locator("#race .sp-status")).to_have_text("Stopped.", timeout=WAIT)
+    page.get_by_role("tab", name="Drafts").click()
     go.touch()
     expect(panel.locator(".sp-stamp")).to_contain_text("Measured here", timeout=WAIT)
     expect(panel.get_by_role("button", name="Run here")).to_be_visible(timeout=WAIT)
@@ -85,7 +86,7 @@ def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way
     expect(panel.locator(".sp-status")).to_have_text("Stopped.", timeout=WAIT)
     expect(panel.get_by_role("button", name="Run here")).to_be_visible(timeout=WAIT)
     expect(panel.locator(".sp-stamp")).not_to_contain_text("Measured here")
-    assert page.faults == [] and other.faults == []
+    assert page.faults == []
 
 
 @pytest.mark.timeout(600)  # it loads torch again

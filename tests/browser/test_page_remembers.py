@@ -9,7 +9,6 @@ from playwright.sync_api import expect
 from tests.page_fakes import ScriptedBackend, fake_pair
 from tests.page_server import page_at, write_recordings
 
-from .conftest import WAIT
 from .pointing import settled, unfold
 from .test_page_walk import finished, run_box
 
@@ -17,28 +16,28 @@ from .test_page_walk import finished, run_box
 def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_replaces_them(visit, page_url):
     query = "prompt=Once+upon&lanes=autoregressive,static:3&max_new_tokens=33&seed=7&temperature=0.5&rule=coupling"
     page = visit(f"{page_url}?{query}")
-    expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
-    expect(page.locator(".sp-status")).to_contain_text("press Run", timeout=WAIT)
+    expect(page.locator("#prompt textarea")).to_have_value("Once upon")
+    expect(page.locator(".sp-status")).to_contain_text("press Run")
     expect(page.locator(".sd-race")).to_be_hidden()  # no unrelated run plays meanwhile
     expect(page.locator("#lanes .token")).to_have_text(["Plain", "Static 3"])
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
-    page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
+    page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20")
     settled(page)
     held = []
     page.route("**/queue/join*", lambda route: held.append(route))  # the page's questions to the server wait
-    with page.expect_request(lambda request: "Once upon" in (request.post_data or ""), timeout=WAIT):
+    with page.expect_request(lambda request: "Once upon" in (request.post_data or "")):
         page.goto(page_url)
     page.locator("#max-new-tokens input").fill("30")  # before the kept settings come
     page.locator("#max-new-tokens input").blur()
     for route in held:
         route.continue_()
     page.unroute("**/queue/join*")
-    expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
+    expect(page.locator("#prompt textarea")).to_have_value("Once upon")
     expect(page.locator("#max-new-tokens input")).to_have_value("30")
     query = "pair=nope&temperature=5&repeats=40&top_p=0&max_new_tokens=10000&seed=-1&lanes=static:5,autoregressive"
     page.goto(f"{page_url}?{query}")
     for name in ("pair", "temperature", "repeats", "top_p", "max_new_tokens", "seed"):
-        expect(page.locator(".sp-fault")).to_contain_text(f"The link's {name} was left out", timeout=WAIT)
+        expect(page.locator(".sp-fault")).to_contain_text(f"The link's {name} was left out")
     expect(page.locator("#max-new-tokens input")).to_have_value("128")  # a link is complete: nothing kept is mixed in
     run_box(page, "def link():", tokens=20)
     finished(page)
@@ -55,47 +54,42 @@ class Measured(ScriptedBackend):
         return [replace(fake_pair(), set_here=chosen, best_sl=dict.fromkeys(chosen, 3))]
 
 
-def test_a_visit_shows_what_the_machines_costs_have_chosen_by_then(visit, tmp_path):
-    backend = Measured()
+def test_the_next_visit_shows_what_was_chosen_meanwhile_and_that_a_measurement_ended(visit, tmp_path):
+    backend = Measured(pause_s=0.1)  # 50 steps, 5 s
     with page_at(backend, write_recordings(tmp_path)) as url:
         page = visit(f"{url}?prompt=Once&lanes=autoregressive,static:3")
-        expect(page.locator("#lanes .token")).to_have_text(["Plain", "Static 3"], timeout=WAIT)
+        expect(page.locator("#lanes .token")).to_have_text(["Plain", "Static 3"])
         expect(page.locator("#set-here")).to_be_hidden()
-        backend.chosen = "Set for this machine on validation prompts: best fixed SL 3."
-        page.reload()
-        expect(page.locator("#set-here")).to_have_text(backend.chosen, timeout=WAIT)
-        expect(page.locator("#lanes .token")).to_have_text(["Plain", "Best fixed SL here: 3"], timeout=WAIT)
-        page.locator("#lanes input").click()
-        expect(page.get_by_role("option", name="Best fixed SL here: 3")).to_be_visible()
-        assert page.faults == []
-
-
-def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visit, tmp_path):
-    backend = ScriptedBackend(pause_s=0.1)  # 50 steps, 5 s
-    with page_at(backend, write_recordings(tmp_path)) as url:
-        page = visit(url)
         panel = drafts_tab(page)
         prompts = panel.get_by_role("spinbutton", name="Test prompts")
         unfold(panel.get_by_text("Measure again here"), prompts)
         prompts.fill("7")
         prompts.blur()
         panel.get_by_role("button", name="Run here").click()
-        expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+        expect(panel.locator(".sp-status")).to_contain_text("of 50")
+        backend.chosen = "Set for this machine on validation prompts: best fixed SL 3."
+
         page.reload()
+        expect(page.locator("#set-here")).to_have_text(backend.chosen)
+        expect(page.locator("#lanes .token")).to_have_text(["Plain", "Best fixed SL here: 3"])
+        page.locator("#lanes input").click()
+        expect(page.get_by_role("option", name="Best fixed SL here: 3")).to_be_visible()
+        page.keyboard.press("Escape")
         panel = drafts_tab(page)
-        expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left", timeout=WAIT)
+        expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left")
         panel.get_by_text("Measure again here").click()
-        expect(panel.get_by_role("spinbutton", name="Test prompts")).to_have_value("7", timeout=WAIT)
+        expect(panel.get_by_role("spinbutton", name="Test prompts")).to_have_value("7")
         panel.get_by_role("button", name="Start again").click()
-        expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+        expect(panel.locator(".sp-status")).to_contain_text("of 50")
         # the shipped results may arrive late: what is under way is not said to have ended
         open_again = "(n) => { while (!n.speculoscope) n = n.parentNode; return n.speculoscope.open(true) }"
         panel.locator(".sp-status").evaluate(open_again)
         assert panel.get_by_role("button", name="Start again").count() == 0
         backend.pause_s = 0.0
-        expect(panel.locator(".sp-status")).to_contain_text("has no evaluation", timeout=WAIT)
+        expect(panel.locator(".sp-status")).to_contain_text("has no evaluation")
+
         page.reload()
-        expect(drafts_tab(page).locator(".sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
+        expect(drafts_tab(page).locator(".sp-status")).to_contain_text("No results are shipped")
         assert page.faults == []
 
 

@@ -6,36 +6,27 @@ import pytest
 from playwright.sync_api import expect
 
 from decoding.records.run_file import run_from_json, run_to_json
-from tests.page_fakes import ScriptedBackend
-from tests.page_server import page_at, write_recordings
 from tests.runs import make_run
 
-from .test_page_walk import WAIT, download, run_box
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    backend = ScriptedBackend()
-    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
-        yield url, backend
+from .test_page_walk import download, run_box
 
 
 @pytest.fixture
-def page(shared_page, served):
+def page(shared_page, scripted):
     """The page of a visitor who stays, whose run has been timed once and waits."""
-    url, backend = served
+    url, backend = scripted
     backend.go_on.clear()
     page = shared_page(url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible()
     run_box(page, "def f(x):")
-    expect(page.locator(".sd-status")).to_contain_text("1 of 3 timings", timeout=WAIT)
+    expect(page.locator(".sd-status")).to_contain_text("1 of 3 timings")
     yield page
     backend.go_on.set()
-    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden()
     assert page.faults == []
 
 
-def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
+def test_the_first_repeat_plays_while_the_others_are_timed(page, scripted):
     expect(page.locator(".sd-badge")).to_contain_text("live")
     expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 30 tokens")
     expect(page.locator("#stop")).to_be_visible()
@@ -52,10 +43,10 @@ def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
     page.locator(".sd-rail").evaluate("rail => { rail.value = 500; rail.dispatchEvent(new Event('input')); }")
     at = page.locator(".sd-clock").first.inner_text()
     page.locator(".sd-row .sd-name").nth(2).click()
-    served[1].go_on.set()
-    expect(page.locator(".sd-sim .sd-slider")).to_be_visible(timeout=WAIT)
+    scripted[1].go_on.set()
+    expect(page.locator(".sd-sim .sd-slider")).to_be_visible()
     expect(page.locator(".sd-status")).to_be_hidden()
-    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden()
     assert page.locator(".sd-clock").first.inner_text().split()[0] != "0" and at
     assert abs(float(rail.input_value()) - 500) < 200  # at the same time, if the replayed repeat took about as long
     expect(page.locator(".sd-row .sd-name").nth(2)).to_have_attribute("aria-pressed", "true")
@@ -70,8 +61,8 @@ def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
 
 def test_stop_keeps_the_timings_that_are_there(page):
     page.locator("#stop").click()
-    expect(page.locator(".sd-status")).to_have_text("Stopped after 1 of 3 timings. They are kept.", timeout=WAIT)
-    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
+    expect(page.locator(".sd-status")).to_have_text("Stopped after 1 of 3 timings. They are kept.")
+    expect(page.locator("#stop")).to_be_hidden()
     expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 30 tokens")
     kept = run_from_json(download(page, "Run file (JSON)"))
     assert all(len(trace.repeats) == 1 for trace in kept.lanes)
@@ -81,37 +72,37 @@ def test_stop_keeps_the_timings_that_are_there(page):
     expect(page.locator(".sd-play")).to_have_attribute("aria-label", "Pause (space)")
 
 
-def test_another_run_ends_the_timings_of_the_one_before(page, served):
+def test_another_run_ends_the_timings_of_the_one_before(page, scripted):
     page.evaluate("""() => {
       window.race = [...document.querySelectorAll("*")].find((node) => node.speculoscope).speculoscope;
       window.first = { run: window.race.live, payload: window.race.player.payload };
     }""")
     page.locator("#prompt textarea").fill("def g(y):")
     page.locator("#run").click()
-    expect(page.locator(".sd-text").first).to_contain_text("def g(y):", timeout=WAIT)
-    expect(page.locator(".sd-status")).to_contain_text("1 of 3 timings", timeout=WAIT)
+    expect(page.locator(".sd-text").first).to_contain_text("def g(y):")
+    expect(page.locator(".sd-status")).to_contain_text("1 of 3 timings")
     page.evaluate("""async () => {  // the end of the first run was still on its way
       const { race, first: { run, payload } } = window;
       await race.accept({ run, seq: 0, next: 1, events: [{ kind: "finished", data: { payload } }] });
     }""")
     expect(page.locator(".sd-text").first).to_contain_text("def g(y):")
     expect(page.locator("#stop")).to_be_visible()
-    assert [asked.prompt for asked in served[1].requests][-2:] == ["def f(x):", "def g(y):"]
-    served[1].go_on.set()
-    expect(page.locator(".sd-place")).to_contain_text("· 3 timings", timeout=WAIT)
-    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
+    assert [asked.prompt for asked in scripted[1].requests][-2:] == ["def f(x):", "def g(y):"]
+    scripted[1].go_on.set()
+    expect(page.locator(".sd-place")).to_contain_text("· 3 timings")
+    expect(page.locator("#stop")).to_be_hidden()
 
 
-def test_a_run_under_way_does_not_come_back_over_one_that_was_opened(page, served, tmp_path):
+def test_a_run_under_way_does_not_come_back_over_one_that_was_opened(page, scripted, tmp_path):
     path = tmp_path / "opened.json"
     path.write_text(run_to_json(make_run(prompt="the opened one", identifier="opened")), encoding="utf-8")
     page.locator(".sp-file").set_input_files(path)
-    expect(page.locator(".sd-prompt").first).to_contain_text("the opened one", timeout=WAIT)
+    expect(page.locator(".sd-prompt").first).to_contain_text("the opened one")
     shown = page.locator(".sd-prompt").first.inner_text()
-    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)  # no further timings are made of what nobody sees
-    served[1].go_on.set()
+    expect(page.locator("#stop")).to_be_hidden()  # no further timings are made of what nobody sees
+    scripted[1].go_on.set()
     run_box(page, "   ")  # whatever came meanwhile has come before this answer
-    expect(page.locator(".sp-status.sp-fault")).to_contain_text("The prompt is empty", timeout=WAIT)
+    expect(page.locator(".sp-status.sp-fault")).to_contain_text("The prompt is empty")
     assert page.locator(".sd-prompt").first.inner_text() == shown != "def f(x):"
 
 
@@ -122,5 +113,5 @@ def test_no_further_timings_are_made_when_nobody_looks(page):
       Object.defineProperty(document, "hidden", { configurable: true, get: () => true });
       document.dispatchEvent(new Event("visibilitychange"));
     }""")
-    expect(page.locator(".sd-status")).to_have_text("Stopped after 1 of 3 timings. They are kept.", timeout=WAIT)
+    expect(page.locator(".sd-status")).to_have_text("Stopped after 1 of 3 timings. They are kept.")
     expect(page.locator(".sd-sentence")).to_contain_text("(1 of 3 timings)")

@@ -12,24 +12,37 @@ from decoding.records.run_file import run_from_json, run_to_json
 from tests.page_server import first_run
 from tests.runs import add_draft, make_run
 
-from .conftest import WAIT
 from .pointing import point_at, settled, unfold
+
+RACE = "[...document.querySelectorAll('#race *')].map((node) => node.speculoscope).find(Boolean)"
 
 
 @pytest.fixture
-def page(shared_page, page_url):
-    """The page of a visitor who has gone back to the first recording, which sets the whole form to its settings."""
+def opened(shared_page, page_url):
+    """The page of a visitor who stays: the first tests leave the recording and the form as they were."""
     page = shared_page(page_url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    page.locator("#prompt textarea").fill("something else")
-    choose_the_first_example(page)
-    expect(page.locator("#prompt textarea")).to_have_value(first_run().settings.prompt, timeout=WAIT)
-    expect(page.locator(".sd-badge")).to_contain_text("recorded", timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible()
+    expect(page.locator("#run")).to_be_visible()
     page.evaluate("scrollTo(0, 0)")
     yield page
     assert page.faults == []
     assert page.elsewhere == []
+
+
+@pytest.fixture
+def page(opened):
+    """The same once the visitor has gone back to the first recording, which sets the whole form to its settings."""
+    opened.locator("#prompt textarea").fill("something else")
+    choose_the_first_example(opened)
+    expect(opened.locator("#prompt textarea")).to_have_value(first_run().settings.prompt)
+    expect(opened.locator(".sd-badge")).to_contain_text("recorded")
+    stand_still(opened)
+    return opened
+
+
+def stand_still(page) -> None:
+    """Pause the player: a replay that nobody looks at would cost a third of a processor."""
+    page.evaluate(f"{RACE}.player.pause()")
 
 
 def choose_the_first_example(page) -> None:
@@ -47,9 +60,10 @@ def run_box(page, prompt: str, lanes: str | None = None, tokens: int = 30) -> No
 
 
 def finished(page) -> None:
-    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)  # it has begun, with Stop in Run's place
-    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
-    expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("live")  # it has begun, with Stop in Run's place
+    expect(page.locator("#stop")).to_be_hidden()
+    expect(page.locator(".sd-sentence")).to_contain_text("Here:")
+    stand_still(page)
 
 
 def download(page, label: str) -> str:
@@ -59,9 +73,9 @@ def download(page, label: str) -> str:
         return file.read()
 
 
-def test_a_recorded_run_is_there_before_anything_was_asked_for(shared_page, page_url):
-    page = shared_page(page_url)  # nobody has used it yet
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+def test_a_recorded_run_is_there_before_anything_was_asked_for(opened):
+    page = opened
+    stand_still(page)
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
     expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 88 tokens")
     expect(page.locator("h1")).to_have_text("Speculoscope")
@@ -70,6 +84,66 @@ def test_a_recorded_run_is_there_before_anything_was_asked_for(shared_page, page
     for text in page.locator(".sd-text:visible").all()[:3]:
         box = text.bounding_box()
         assert box["y"] + 40 < 800
+
+
+def test_command_and_link_are_of_the_run_on_screen(opened):
+    page = opened
+    page.get_by_role("button", name="Copy as command").click()
+    expect(page.get_by_label("Command")).to_have_value(re.compile("python -m decoding compare"))
+    command = page.evaluate("navigator.clipboard.readText()")
+    for part in (
+        "--lanes=autoregressive,static:5,confidence:0.5,oracle",
+        "--repeats=3",
+        "--max-new-tokens=88",
+        "--pair=synthetic",
+    ):
+        assert part in command
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_label("Link")).to_have_value(re.compile(r"\?run=first&t=\d"))
+
+
+def test_plots_come_with_sentences_and_are_linked_both_ways(opened):
+    page = opened
+    page.locator(".sp-take").scroll_into_view_if_needed()
+    page.locator(".sp-plots").scroll_into_view_if_needed()
+    expect(page.locator(".sp-figure")).to_have_count(3)
+    expect(page.locator(".sp-figure p").first).to_contain_text("threw away")
+    expect(page.locator(".sp-canvas .main-svg").first).to_be_visible()
+    page.wait_for_function("document.querySelector('.sp-canvas .bars .point path')")
+    page.evaluate(
+        """() => { window.moves = [];
+        document.querySelector('.sp-player').addEventListener('sd:position', (e) => window.moves.push(e.detail)); }"""
+    )
+    page.evaluate(
+        """() => { const plot = document.querySelector('.sp-canvas');
+        const trace = plot.data.find((one) => one.type === 'bar' && one.customdata[0][0] === 2);
+        plot.emit('plotly_click', {points: [{customdata: trace.customdata[3]}]}); }"""
+    )
+    position = page.evaluate(
+        "document.querySelector('.sp-canvas').data.find((one) => one.type === 'bar' && one.customdata[0][0] === 2)"
+        ".customdata[3][1]"
+    )
+    assert page.evaluate("window.moves.pop()")["lane"] == "confidence:0.5"
+    expect(page.locator(".sp-now").first).to_be_attached()
+    left = page.locator(".sp-now").first.evaluate("(line) => line.getBoundingClientRect().x")
+    wanted = page.evaluate(
+        """(position) => { const plot = document.querySelector('.sp-canvas'), x = plot._fullLayout.xaxis;
+        return plot.getBoundingClientRect().x + x._offset + x.l2p(position); }""",
+        position,
+    )
+    assert abs(left - wanted) < 2
+    page.get_by_role("button", name="over iterations").first.click()
+    expect(page.locator(".sp-figure:visible h3").first).to_contain_text("over iterations")
+    expect(page.locator(".sp-figure:visible .main-svg").first).to_be_visible()
+
+
+def test_a_broken_file_is_refused_with_a_sentence(opened, tmp_path):
+    page = opened
+    path = tmp_path / "broken.json"
+    path.write_text("[" * 100_000)
+    page.locator(".sp-file").set_input_files(path)
+    expect(page.locator(".sp-take .sp-note")).to_contain_text("run file")
+    expect(page.locator(".sd-badge")).to_contain_text("recorded")
 
 
 def test_run_replay_step_hover(page):
@@ -85,19 +159,19 @@ def test_run_replay_step_hover(page):
     page.keyboard.press("End")
     point_at(page, page.locator(".sd-text:visible .sd-tk").first)
     expect(page.locator(".sd-pop")).to_contain_text("position")
-    expect(page.locator(".sd-pop")).to_contain_text("The target would say", timeout=WAIT)  # fetched when asked
+    expect(page.locator(".sd-pop")).to_contain_text("The target would say")  # fetched when asked
 
 
 def test_stop_leaves_a_sentence_and_a_form_that_runs_again(page):
     run_box(page, "def endless():")
-    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
-    expect(page.locator("#stop")).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sd-status")).to_contain_text("On the clock")
+    expect(page.locator("#stop")).to_be_visible()
     page.locator("#stop").click()
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible()
     expect(page.locator(".sd-sentence")).to_contain_text(re.compile(r"Stopped after \d+ tokens? in \d"))
     expect(page.locator(".sp-take")).to_contain_text("cannot be saved")
     page.get_by_role("button", name="Play (space)").click()
-    expect(page.get_by_role("button", name="Pause (space)")).to_be_visible(timeout=WAIT)
+    expect(page.get_by_role("button", name="Pause (space)")).to_be_visible()
     run_box(page, "def again():", tokens=20)
     finished(page)
 
@@ -109,8 +183,8 @@ def test_a_refusal_is_a_sentence_each_time_and_the_run_on_screen_stays(page):
         ("def many():", 10_000, "Max new tokens must be a whole number from 1 to"),
     ):
         run_box(page, prompt, tokens=tokens)
-        expect(page.locator(".sp-status.sp-fault")).to_contain_text(sentence, timeout=WAIT)
-        expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+        expect(page.locator(".sp-status.sp-fault")).to_contain_text(sentence)
+        expect(page.locator("#run")).to_be_visible()
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
 
 
@@ -124,17 +198,16 @@ def test_a_typed_lane_is_found_in_the_list_or_refused_at_once_in_its_words(page)
     box.fill("<img src=x onerror=window.hacked=1> 3")
     box.press("Enter")
     fault = page.locator("#lanes .sp-hint")
-    expect(fault).to_contain_text("There is no lane “<img src=x", timeout=WAIT)
+    expect(fault).to_contain_text("There is no lane “<img src=x")
     expect(fault).to_contain_text("There are Plain, Static, Heuristic")
     page.wait_for_function(  # the open list does not cover it
         """() => { const node = document.querySelector("#lanes .sp-hint"), { x, y } = node.getBoundingClientRect();
           return document.elementFromPoint(x + 9, y + 9) === node; }""",
-        timeout=WAIT,
     )
     expect(chosen).to_have_count(before)
     box.fill("heur")
     box.press("Enter")
-    expect(chosen.last).to_have_text("Heuristic", timeout=WAIT)
+    expect(chosen.last).to_have_text("Heuristic")
     expect(fault).to_have_count(0)
     assert page.evaluate("window.hacked") is None
 
@@ -142,59 +215,25 @@ def test_a_typed_lane_is_found_in_the_list_or_refused_at_once_in_its_words(page)
 def test_plots_of_another_run_never_stand_below_a_run(page):
     plots = page.locator(".sp-plots")
     plots.scroll_into_view_if_needed()
-    expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
+    expect(page.locator(".sp-figure")).to_have_count(3)
     recorded = page.locator(".sp-figure p").first.inner_text()
     page.locator("#run").scroll_into_view_if_needed()
     run_box(page, "def endless():")
-    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
+    expect(page.locator(".sd-status")).to_contain_text("On the clock")
     expect(page.locator(".sp-figure")).to_have_count(0)
     page.locator("#stop").click()
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible()
     expect(plots).to_contain_text("a stopped run has none")
     run_box(page, "def g(y):", tokens=24)
     finished(page)
     plots.scroll_into_view_if_needed()
-    expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
+    expect(page.locator(".sp-figure")).to_have_count(3)
     assert page.locator(".sp-figure p").first.inner_text() != recorded
     expect(plots).not_to_contain_text("a stopped run")
     choose_the_first_example(page)
-    expect(page.locator(".sd-badge")).to_contain_text("recorded", timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("recorded")
     plots.scroll_into_view_if_needed()
-    expect(page.locator(".sp-figure p").first).to_have_text(recorded, timeout=WAIT)
-
-
-def test_plots_come_with_sentences_and_are_linked_both_ways(page):
-    page.locator(".sp-take").scroll_into_view_if_needed()
-    page.locator(".sp-plots").scroll_into_view_if_needed()
-    expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
-    expect(page.locator(".sp-figure p").first).to_contain_text("threw away")
-    expect(page.locator(".sp-canvas .main-svg").first).to_be_visible(timeout=WAIT)
-    page.wait_for_function("document.querySelector('.sp-canvas .bars .point path')", timeout=WAIT)
-    page.evaluate(
-        """() => { window.moves = [];
-        document.querySelector('.sp-player').addEventListener('sd:position', (e) => window.moves.push(e.detail)); }"""
-    )
-    page.evaluate(
-        """() => { const plot = document.querySelector('.sp-canvas');
-        const trace = plot.data.find((one) => one.type === 'bar' && one.customdata[0][0] === 2);
-        plot.emit('plotly_click', {points: [{customdata: trace.customdata[3]}]}); }"""
-    )
-    position = page.evaluate(
-        "document.querySelector('.sp-canvas').data.find((one) => one.type === 'bar' && one.customdata[0][0] === 2)"
-        ".customdata[3][1]"
-    )
-    assert page.evaluate("window.moves.pop()")["lane"] == "confidence:0.5"
-    expect(page.locator(".sp-now").first).to_be_attached(timeout=WAIT)
-    left = page.locator(".sp-now").first.evaluate("(line) => line.getBoundingClientRect().x")
-    wanted = page.evaluate(
-        """(position) => { const plot = document.querySelector('.sp-canvas'), x = plot._fullLayout.xaxis;
-        return plot.getBoundingClientRect().x + x._offset + x.l2p(position); }""",
-        position,
-    )
-    assert abs(left - wanted) < 2
-    page.get_by_role("button", name="over iterations").first.click()
-    expect(page.locator(".sp-figure:visible h3").first).to_contain_text("over iterations")
-    expect(page.locator(".sp-figure:visible .main-svg").first).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sp-figure p").first).to_have_text(recorded)
 
 
 def test_a_run_can_be_taken_along_and_brought_back(page, visit, tmp_path):
@@ -207,17 +246,17 @@ def test_a_run_can_be_taken_along_and_brought_back(page, visit, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(run_to_json(make_run(identifier="other", n_tokens=41, lanes=("autoregressive", "static:5"))))
     page.locator(".sp-file").set_input_files(path)
-    expect(page.locator(".sd-badge")).to_contain_text("imported", timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("imported")
     expect(page.locator(".sd-sentence")).to_contain_text("41 tokens")
-    expect(page.locator("#max-new-tokens input")).to_have_value("41", timeout=WAIT)  # the form repeats it
+    expect(page.locator("#max-new-tokens input")).to_have_value("41")  # the form repeats it
     expect(page.locator("#lanes .token")).to_have_count(2)
     page.get_by_role("button", name="Copy link").click()
     link = page.get_by_label("Link")
-    expect(link).to_have_value(re.compile("#run="), timeout=WAIT)
+    expect(link).to_have_value(re.compile("#run="))
     other = visit(link.input_value())  # it carries the run
-    expect(other.locator(".sd-badge")).to_contain_text("imported", timeout=WAIT)
+    expect(other.locator(".sd-badge")).to_contain_text("imported")
     expect(other.locator(".sd-sentence")).to_contain_text("41 tokens")
-    expect(other.locator("#max-new-tokens input")).to_have_value("41", timeout=WAIT)
+    expect(other.locator("#max-new-tokens input")).to_have_value("41")
     assert other.faults == []
 
 
@@ -228,7 +267,7 @@ def test_the_simulated_lane_guesses_with_the_draft_that_is_chosen(page, tmp_path
     path.write_text(run_to_json(run))
     page.locator(".sp-file").set_input_files(path)
     choice = page.get_by_label("Draft of the simulated lane")
-    expect(choice.locator("option")).to_have_text(["shallow", "two-layers"], timeout=WAIT)
+    expect(choice.locator("option")).to_have_text(["shallow", "two-layers"])
     notes = []
     for draft, lane in (("two-layers", "two-layers/static:7"), ("shallow", "static:7")):
         choice.select_option(draft)
@@ -240,40 +279,15 @@ def test_the_simulated_lane_guesses_with_the_draft_that_is_chosen(page, tmp_path
     assert notes[0].partition(": ")[2] != notes[1].partition(": ")[2]
 
 
-def test_a_broken_file_is_refused_with_a_sentence(page, tmp_path):
-    path = tmp_path / "broken.json"
-    path.write_text("[" * 100_000)
-    page.locator(".sp-file").set_input_files(path)
-    expect(page.locator(".sp-take .sp-note")).to_contain_text("run file", timeout=WAIT)
-    expect(page.locator(".sd-badge")).to_contain_text("recorded")
-
-
-def test_command_and_link_are_of_the_run_on_screen(page):
-    page.get_by_role("button", name="Copy as command").click()
-    expect(page.get_by_label("Command")).to_have_value(re.compile("python -m decoding compare"), timeout=WAIT)
-    command = page.evaluate("navigator.clipboard.readText()")
-    for part in (
-        "--lanes=autoregressive,static:5,confidence:0.5,oracle",
-        "--repeats=3",
-        "--max-new-tokens=88",
-        "--pair=synthetic",
-    ):
-        assert part in command
-    page.get_by_role("button", name="Copy link").click()
-    expect(page.get_by_label("Link")).to_have_value(re.compile(r"\?run=first&t=\d"), timeout=WAIT)
-
-
-def test_a_link_opens_a_recording_at_its_moment(visit, page_url):
-    page = visit(f"{page_url}?run=hostile&t=0.2")
-    expect(page.locator(".sd-clock").first).to_have_text("0.20 s", timeout=WAIT)
-    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^<script>"), timeout=WAIT)  # and its settings
-    expect(page.locator("#max-new-tokens input")).to_have_value("88")
-    assert page.faults == []
-
-
 def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_is_left(page):
-    page.locator("#prompt textarea").fill("mine")
-    page.locator("#example input").focus()
+    box, example = page.locator("#prompt textarea"), page.locator("#example input")
+    first = box.input_value()
+    box.fill("mine")  # at once, as pasted text comes
+    expect(example).to_have_value("")
+    choose_the_first_example(page)  # the one chosen last, again
+    expect(box).to_have_value(first)
+    box.fill("mine")
+    example.focus()
     expect(page.get_by_role("listbox")).to_be_visible()
     page.keyboard.press("Tab")
     expect(page.get_by_role("listbox")).to_have_count(0)
@@ -287,10 +301,60 @@ def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    expect(page.locator("#prompt textarea")).not_to_have_value("mine", timeout=WAIT)
+    expect(page.locator("#prompt textarea")).not_to_have_value("mine")
 
 
-def test_keys_move_the_player_that_is_on_screen(page):
+def test_a_line_break_typed_at_the_end_is_pointed_out_and_can_be_removed(page):
+    box, hint = page.locator("#prompt textarea"), page.locator(".sp-hint")
+    box.fill("def mean(values):")
+    expect(hint).to_have_count(0)
+    box.press("Enter")
+    expect(hint).to_contain_text("Shift+Enter runs")
+    hint.get_by_role("button").click()
+    expect(box).to_have_value("def mean(values):")
+    expect(hint).to_be_hidden()
+
+
+def test_rule_and_temperature_go_together(page):
+    unfold(page.locator("#settings > button"), page.get_by_label("coupling:"))
+    page.get_by_label("coupling:").check()
+    expect(page.locator("#temperature input[type=number]")).to_have_value("0.7")
+    page.locator("#temperature input[type=number]").fill("0")
+    page.locator("#temperature input[type=number]").blur()
+    expect(page.get_by_label("greedy:")).to_be_checked()
+
+
+def test_what_was_missed_is_fetched_again(page):
+    page.evaluate(
+        f"""() => {{ const race = {RACE};
+        const accept = race.accept.bind(race); let count = 0; window.repairs = 0;
+        const server = race.server, missed = server.missed;
+        race.server = {{ ...server, missed: (query) => {{ window.repairs += 1; return missed(query); }} }};
+        race.accept = (delta) => (count++ === 3 ? Promise.resolve() : accept(delta)); }}"""
+    )
+    run_box(page, "def lost():", tokens=120)
+    page.wait_for_function("window.repairs > 0")
+    finished(page)
+    assert page.locator(".sp-fault").count() == 0
+
+
+def test_a_link_opens_a_recording_at_its_moment_and_plotly_comes_when_it_is_needed(visit, page_url):
+    page = visit(f"{page_url}?run=hostile&t=0.2")  # it stands still: plots also come when the replay ends
+    expect(page.locator(".sd-text:visible").first).to_contain_text("<script>")
+    expect(page.locator(".sd-clock").first).to_have_text("0.20 s")
+    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^<script>"))  # and its settings
+    expect(page.locator("#max-new-tokens input")).to_have_value("88")
+    expect(page.get_by_role("button", name="Play (space)")).to_be_visible()
+    settled(page)
+    assert [url for url in page.asked if "plotly" in url] == []
+    page.locator(".sp-plots").scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2")
+    assert [url for url in page.asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
+    assert page.elsewhere == [] and page.faults == []
+
+
+def test_keys_move_the_player_that_is_on_screen(opened):
+    page = opened
     page.locator(".sd-rail").evaluate("rail => { rail.focus(); rail.blur(); }")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
@@ -302,47 +366,3 @@ def test_keys_move_the_player_that_is_on_screen(page):
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_have_count(0)  # another tab is on screen
     page.get_by_role("tab", name="Race").click()
-
-
-def test_the_example_chosen_last_can_be_chosen_again_after_typing(page):
-    box, example = page.locator("#prompt textarea"), page.locator("#example input")
-    first = box.input_value()
-    box.fill("mine")  # at once, as pasted text comes
-    expect(example).to_have_value("", timeout=WAIT)
-    choose_the_first_example(page)
-    expect(box).to_have_value(first, timeout=WAIT)
-
-
-def test_a_line_break_typed_at_the_end_is_pointed_out_and_can_be_removed(page):
-    box, hint = page.locator("#prompt textarea"), page.locator(".sp-hint")
-    box.fill("def mean(values):")
-    expect(hint).to_have_count(0)
-    box.press("Enter")
-    expect(hint).to_contain_text("Shift+Enter runs", timeout=WAIT)
-    hint.get_by_role("button").click()
-    expect(box).to_have_value("def mean(values):")
-    expect(hint).to_be_hidden(timeout=WAIT)
-
-
-def test_rule_and_temperature_go_together(page):
-    unfold(page.locator("#settings > button"), page.get_by_label("coupling:"))
-    page.get_by_label("coupling:").check()
-    expect(page.locator("#temperature input[type=number]")).to_have_value("0.7", timeout=WAIT)
-    page.locator("#temperature input[type=number]").fill("0")
-    page.locator("#temperature input[type=number]").blur()
-    expect(page.get_by_label("greedy:")).to_be_checked(timeout=WAIT)
-
-
-def test_what_was_missed_is_fetched_again(page):
-    page.evaluate(
-        """() => { const race = document.querySelector('#race .html-container > div').speculoscope
-          || [...document.querySelectorAll('#race *')].map((n) => n.speculoscope).find(Boolean);
-        window.race = race; const accept = race.accept.bind(race); let count = 0; window.repairs = 0;
-        const server = race.server, missed = server.missed;
-        race.server = { ...server, missed: (query) => { window.repairs += 1; return missed(query); } };
-        race.accept = (delta) => (count++ === 3 ? Promise.resolve() : accept(delta)); }"""
-    )
-    run_box(page, "def lost():", tokens=120)
-    page.wait_for_function("window.repairs > 0", timeout=WAIT)
-    finished(page)
-    assert page.locator(".sp-fault").count() == 0

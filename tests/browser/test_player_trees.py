@@ -8,7 +8,7 @@ from decoding.records.proposal import path_to
 from decoding.records.request import CompareRequest
 from decoding.records.text import whole_text
 from tests.browser.player_pages import hear_events, lane_text, live_events, open_export, stop_at, wait_until
-from tests.browser.pointing import serious
+from tests.browser.pointing import serious_light_or_dark
 from tests.toy import ToyPair, finished_run
 from viz.export import export_lesson
 from viz.player.details import token_details
@@ -30,19 +30,21 @@ def branching(run) -> int:
     return next(i for i, found in enumerate(fates) if found >= {"accepted", "rejected", "dropped"})
 
 
+@pytest.fixture(scope="module")
+def export(browser, tmp_path_factory, run):
+    page = open_export(browser, tmp_path_factory.mktemp("tree"), run)
+    yield page
+    page.context.close()
+
+
 @pytest.fixture
-def opened(browser, tmp_path, run):
-    pages = []
-
-    def open_run(**options):
-        pages.append(open_export(browser, tmp_path, run, **options))
-        stop_at(pages[-1], 1)
-        return pages[-1]
-
-    yield open_run
-    for page in pages:
-        assert page.faults == []
-        page.context.close()
+def page(export):
+    """The run at its end, as its export shows it."""
+    export.mouse.move(2, 2)
+    export.evaluate("player.load(player.payload)")
+    stop_at(export, 1)
+    yield export
+    assert export.faults == []
 
 
 def fork(page, iteration: int):
@@ -58,8 +60,8 @@ def boxes(page) -> list[dict]:
     )
 
 
-def test_a_tree_shows_what_the_run_file_says_of_it(opened, run):
-    page, number = opened(), branching(run)
+def test_a_tree_shows_what_the_run_file_says_of_it(page, run):
+    number = branching(run)
     it = run.lanes[TREE].iterations[number]
     button = fork(page, number)
     assert button.inner_text() == str(it.n_drafted - it.n_accepted)
@@ -84,8 +86,8 @@ def test_a_tree_shows_what_the_run_file_says_of_it(opened, run):
     assert not page.locator(".sd-pop").is_visible()
 
 
-def test_keys_open_a_tree_and_lead_through_it(opened, run):
-    page, number = opened(), branching(run)
+def test_keys_open_a_tree_and_lead_through_it(page, run):
+    number = branching(run)
     it = run.lanes[TREE].iterations[number]
     page.evaluate(
         """([lane, i]) => { const it = player.lanes[lane].iterations[i];
@@ -107,8 +109,8 @@ def test_keys_open_a_tree_and_lead_through_it(opened, run):
     assert not page.locator(".sd-pop").is_visible()
 
 
-def test_the_text_and_the_counts_of_a_tree_lane_are_the_runs(opened, run):
-    page, trace = opened(), run.lanes[TREE]
+def test_the_text_and_the_counts_of_a_tree_lane_are_the_runs(page, run):
+    trace = run.lanes[TREE]
     assert lane_text(page, TREE) == whole_text(trace.output, run.vocab)
     column = page.locator(".sd-col").nth(TREE)
     passes = sum(it.n_steps for it in trace.iterations)
@@ -120,14 +122,16 @@ def test_the_text_and_the_counts_of_a_tree_lane_are_the_runs(opened, run):
     assert page.locator(f".sd-text[data-lane='{TREE}'] .sd-fork").count()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_tree_fits_a_phone_and_axe_finds_nothing_serious(opened, run, scheme):
-    page, number = opened(color_scheme=scheme, bypass_csp=True, **PHONE), branching(run)
+def test_a_tree_fits_a_phone_and_axe_finds_nothing_serious(browser, tmp_path, run):
+    page, number = open_export(browser, tmp_path, run, bypass_csp=True, **PHONE), branching(run)
+    stop_at(page, 1)
     page.locator(".sd-chip").nth(TREE).tap()
     fork(page, number).tap()
     page.locator(".sd-pop.sd-sheet .sd-tree").wait_for(state="visible")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    assert serious(page) == []
+    assert serious_light_or_dark(page) == []
+    assert page.faults == []
+    page.context.close()
 
 
 def test_step_by_step_shows_a_place_after_the_other(browser, run, tmp_path):

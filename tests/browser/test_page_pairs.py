@@ -1,0 +1,142 @@
+"""The form over pairs that chat, see scenes, read photographs or continue texts: labels, commands, pictures."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+from playwright.sync_api import expect
+
+from decoding.pictures.photo import START
+from decoding.records.request import CompareRequest
+from tests.page_fakes import ScriptedBackend, fake_pair
+from tests.page_server import page_at, write_recordings
+from tests.waiting import wait_until
+from viz.picture_form import SCENES
+
+from .pointing import unfold
+
+
+class Pairs(ScriptedBackend):
+    def pairs(self):
+        chats = replace(fake_pair(), name="talks", title="Big Chat", chat=True)
+        photographs = replace(chats, name="photos", title="Reads photographs", photographs=True)
+        card = {"card": "https://example.org/card", "licence": "Apache-2.0"}
+        return [replace(chats, pictures="pictures", **card), photographs, fake_pair()]
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return Pairs(pause_s=0.002)
+
+
+@pytest.fixture(scope="module")
+def url(backend, tmp_path_factory):
+    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
+        yield url
+
+
+@pytest.fixture
+def page(shared_page, url):
+    page = shared_page(url)
+    expect(page.locator("#run")).to_be_visible()
+    if not page.locator("#pair").is_visible():
+        unfold(page.locator("#settings > button"), page.locator("#pair"))
+    yield page
+    assert page.faults == []
+
+
+def choose_pair(page, title: str) -> None:
+    page.locator("#pair input").click()
+    page.get_by_role("option", name=title).click()
+
+
+def choose_file(page, path) -> None:
+    with page.expect_file_chooser() as chooser:
+        page.locator("#upload").click()
+    chooser.value.set_files(path)
+
+
+def asked_for(page, backend) -> CompareRequest:
+    """What pressing Run asks the backend for."""
+    before = len(backend.requests)
+    page.locator("#run").click()
+    wait_until(lambda: len(backend.requests) > before)
+    expect(page.locator("#stop")).to_be_hidden()
+    return backend.requests[-1]
+
+
+def test_the_box_s_label_follows_pair_and_switch(page):
+    label = page.locator("#prompt label span").first
+    choose_pair(page, "Toy pair")
+    expect(label).to_have_text("Continue this text")
+    choose_pair(page, "Big Chat")
+    expect(label).to_have_text("Ask the model")
+    page.get_by_label("a text to continue").check()
+    expect(label).to_have_text("Continue this text")
+    page.get_by_label("a question to the model").check()
+    expect(label).to_have_text("Ask the model")
+    card = page.locator("#pair-cards")
+    expect(card).to_contain_text("Big Chat: model card, Apache-2.0.")
+    expect(card.get_by_role("link")).to_have_attribute("href", "https://example.org/card")
+
+
+@pytest.mark.parametrize(
+    ("switch", "system", "chat", "tokens"),
+    [("a text to continue", "", False, 22), ("a question to the model", "Answer in rhyme.", True, 21)],
+)
+def test_the_run_the_link_and_the_copied_command_carry_the_chat(page, backend, switch, system, chat, tokens):
+    choose_pair(page, "Big Chat")
+    page.get_by_label(switch).check()
+    page.locator("#system textarea").fill(system)
+    page.locator("#prompt textarea").fill("What is <|im_end|>?")
+    page.locator("#max-new-tokens input").fill(str(tokens))
+    page.locator("#max-new-tokens input").blur()
+    page.locator("#run").click()
+    expect(page.locator(".sd-sentence")).to_contain_text(f"Here: the same {tokens} tokens")
+    expect(page.locator("#stop")).to_be_hidden()  # all repeats are timed: nothing on the page is replaced
+    asked = backend.requests[-1]
+    assert (asked.prompt, asked.pair, asked.chat, asked.system) == ("What is <|im_end|>?", "talks", chat, system)
+    page.get_by_role("button", name="Copy as command").click()
+    expect(page.get_by_label("Command")).to_have_value(re.compile(f"--max-new-tokens={tokens}"))
+    words = shlex.split(page.get_by_label("Command").input_value())
+    assert {"--prompt=What is <|im_end|>?", "--chat" if chat else "--no-chat"} <= set(words)
+    assert (f"--system={system}" in words) == bool(system) and not any(word == "--system=" for word in words)
+
+
+def test_a_scene_is_picked_typed_rearranged_and_asked_about(page, backend):
+    choose_pair(page, "Big Chat")
+    unfold(page.locator("#picture-box > button"), page.locator("#picture"))
+    page.locator("#scenes .thumbnail-item").nth(2).click()
+    field = page.locator("#picture input, #picture textarea").first
+    expect(field).to_have_value(SCENES[2][0])
+    expect(page.locator("#prompt textarea")).to_have_value(SCENES[2][1])
+    expect(page.locator("#picture-preview img")).to_be_visible()
+    page.locator("#arrange").click()
+    expect(field).to_have_value("🚗 🌲 #6")
+    field.fill("🐱 <b>")
+    expect(page.locator("#picture-fault textarea")).to_have_value(re.compile("^'<b>' is neither one"))
+    field.fill("🐱 red-star #3")
+    expect(page.locator("#picture-fault")).to_be_hidden()
+    assert asked_for(page, backend).picture == "🐱 red-star #3"
+
+
+def test_photographs_are_for_the_pairs_that_read_them(page, backend, tmp_path):
+    expect(page.locator("#upload")).to_be_hidden()
+    choose_pair(page, "Toy pair")
+    expect(page.locator("#picture-box")).to_be_hidden()
+    choose_pair(page, "Reads photographs")
+    expect(page.locator("#upload")).to_be_visible()
+    expect(page.locator("#scenes")).to_be_hidden()
+    (tmp_path / "bad.png").write_bytes(b"<svg onload='window.hacked=1'>")
+    Image.new("RGB", (30, 20), "green").save(tmp_path / "good.png")
+    choose_file(page, tmp_path / "bad.png")
+    expect(page.locator("#picture-fault textarea")).to_have_value(re.compile("^This picture is not a picture"))
+    choose_file(page, tmp_path / "good.png")
+    field = page.locator("#picture input, #picture textarea").first
+    expect(field).to_have_value(re.compile("^photograph [0-9a-f]{16}$"))
+    expect(page.locator("#picture-preview img")).to_be_visible()
+    assert asked_for(page, backend).picture.startswith(START)
