@@ -224,6 +224,6 @@ def test_a_draft_that_lacks_a_token_of_the_text_is_refused():
     pair = ToyPair(vocab=18, eos=17)
     pair._drafts["small"] = ToyModel("small", 16, 0, 0.8)
     request = CompareRequest("abc", lanes=["autoregressive", "static:2"], max_new_tokens=8)
-    with pytest.raises(UserError, match="knows 16 tokens, and the target needs others for this text .id 17."):
+    with pytest.raises(UserError, match="has 16 tokens, and the target needs others for this text .id 17."):
         prepare(request, pair)
     prepare(replace(request, lanes=["autoregressive"]), pair)

@@ -63,7 +63,7 @@ def test_steps_are_written_as_they_end_and_not_run_again(tmp_path):
 
 def test_a_folder_of_another_pair_is_refused(tmp_path):
     list(run_day(tmp_path, 10.0, answer, "codepair-15M"))
-    with pytest.raises(UserError, match="name another folder"):
+    with pytest.raises(UserError, match="choose another folder"):
         list(run_day(tmp_path, 10.0, answer, "smollm2-135m"))
     assert "done before" in next(run_day(tmp_path, 25.0, answer, "codepair-15M"))  # with other time
 

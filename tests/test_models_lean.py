@@ -203,7 +203,7 @@ def test_rotary_angles_that_depend_on_the_text_s_length_are_left_to_transformers
 def test_models_that_cannot_be_rewound_are_refused():
     windowed = random_model(lean_config(MistralConfig, sliding_window=8))
     assert not is_lean(windowed.config)
-    with pytest.raises(UserError, match="sliding window"):
+    with pytest.raises(UserError, match="sliding-window attention"):
         general(windowed)
     from transformers import MambaConfig
 

@@ -72,8 +72,8 @@ def answer(status: int) -> httpx.Response:
         (errors.GatedRepoError("no", response=answer(403)), "is gated: accept its licence"),
         (errors.RepositoryNotFoundError("no", response=answer(404)), "There is no model a/b"),
         (errors.LocalEntryNotFoundError("no"), "the Hub cannot be reached"),
-        (errors.HfHubHTTPError("no", response=answer(500)), "did not give a/b"),
-        (errors.HTTPError("no"), "did not give a/b: HTTPError"),
+        (errors.HfHubHTTPError("no", response=answer(500)), "a/b could not be loaded from the Hub: HfHubHTTPError"),
+        (errors.HTTPError("no"), "a/b could not be loaded from the Hub: HTTPError"),
     ],
 )
 def test_errors_of_the_hub_become_sentences(monkeypatch, error, words):

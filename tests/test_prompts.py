@@ -59,5 +59,5 @@ def test_showcase_prompts_have_titles_and_lanes_that_parse():
     assert len({prompt.title for prompt in found}) == len(found)
     for lane in (lane for prompt in found for lane in prompt.lanes):
         parse_lane(lane)
-    assert len(load_showcase(True)) >= 12 and any("loses" in prompt.shows for prompt in load_showcase(True))
+    assert len(load_showcase(True)) >= 12 and any("does not pay" in prompt.shows for prompt in load_showcase(True))
     assert found == load_showcase(True) + load_showcase(False)

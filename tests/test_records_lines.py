@@ -40,7 +40,7 @@ def test_a_line_cut_short_is_dropped_and_the_file_goes_on(tmp_path):
 def test_another_key_is_refused_or_begins_again(tmp_path):
     path = tmp_path / "lines.jsonl"
     Lines(path, KEY).add({"n": 1})
-    with pytest.raises(UserError, match="other work .other of."):
+    with pytest.raises(UserError, match="other work .different of."):
         Lines(path, KEY | {"of": 2})
     assert written(path) == [KEY, {"n": 1}]
     assert Lines(path, KEY | {"of": 2}, stale="restart").records == []
