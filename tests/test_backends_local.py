@@ -178,7 +178,7 @@ def test_waiting_runs_learn_their_places_are_served_in_order_and_may_withdraw(ma
     results = [list(stream) for stream in waiting[1:]]
     assert [events[-1].data["run"]["settings"]["prompt"] for events in results] == ["waiting 1", "waiting 2"]
     assert order_of_service(results) == [2, 3]
-    assert "nothing is running" in backend.status()
+    wait_until(lambda: "nothing is running" in backend.status())  # the worker says so after its last event
 
 
 def test_a_process_that_cannot_be_started_yet_is_a_sentence_for_everyone(make_backend, monkeypatch):
