@@ -15,6 +15,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 
 import pytest
@@ -25,7 +26,7 @@ from decoding.backends.spread import evaluate_spread
 from decoding.cli.serve import free_port
 from decoding.errors import UserError
 from decoding.evaluation.options import EvaluationOptions
-from decoding.records.request import CompareRequest
+from decoding.records.request import CompareRequest, Grant
 
 from . import web
 from .fakes import check_stream
@@ -37,6 +38,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using
 
 TOKEN = "s3cret"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+REQUEST = ContextVar("REQUEST", default="none")  # as Serve keeps the request that is being answered
 LONG = {"max_new_tokens": 1500, "repeats": 20}  # minutes, if nobody ends it
 
 
@@ -185,6 +187,26 @@ def test_connections_cut_at_random_lose_and_mix_nothing(cluster):
     requests = [cluster.request(number, max_new_tokens=64) for number in range(4)]
     result = soak_served(cluster.port, requests, SoakOptions(2, (0.01, 0.1), token=TOKEN))
     assert result.is_clean and result.cuts >= 2, result
+
+
+def test_a_run_does_not_belong_to_the_request_that_began_it():
+    """Serve cancels a call that waits for a replica when the connection of its request is cut."""
+    from decoding.backends.ray_serve import RayBackend
+
+    asked_within = []
+
+    class Handle:
+        def options(self, **options):
+            return self
+
+        def remote(self, *arguments):
+            asked_within.append(REQUEST.get())
+            raise ray.serve.exceptions.BackPressureError(num_queued_requests=1, max_queued_requests=1)
+
+    REQUEST.set("the request that began it")
+    *_, last = RayBackend(Handle(), Grant()).compare(CompareRequest("a prompt"), threading.Event(), "a-run")
+    assert last.kind == "failed" and "the queue is full" in last.data["message"]
+    assert asked_within == ["none"]
 
 
 def test_a_lost_replica_is_a_sentence_and_the_next_run_works(cluster):

@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import Context
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -145,14 +146,14 @@ class RayBackend(Backend):
             return f"Runs on a Ray cluster; {self._running} runs are in progress, {len(self._waiting)} waiting."
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
-        number = next(self._numbers)
         with self._lock:
-            place = len(self._waiting)
+            number, place = next(self._numbers), len(self._waiting)
             self._waiting.append(number)
         lines: DeploymentResponseGenerator | None = None
         try:
             yield "queued", {"place": place}
-            lines = self._work.remote(kind, options, run, self._reader)
+            # In a context of its own: Serve cancels a call that still waits when the request that it belongs to is cut.
+            lines = Context().run(self._work.remote, kind, options, run, self._reader)
             yield from self._events_of(_Reader(lines), number, cancel)
         except BackPressureError:
             yield "failed", {"message": FULL}
@@ -389,8 +390,7 @@ def join_cluster(address: str, **options: Any) -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    variables = {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
-    runtime_env = {"env_vars": variables}
+    runtime_env = {"env_vars": {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}}
     try:
         ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
     except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
