@@ -153,7 +153,7 @@ export class RunModel {
     ].map(([what, of, shown, enough, unit]) => [what, share(this, of), share(other, of), shown, enough, unit])
       .filter(([, mine, its, , enough]) => mine - its > enough)
       .map(([what, mine, its, shown, , unit]) => `${what} ${shown(mine)} ${unit}, there ${shown(its)}`);
-    return why.length ? ` Less was won than in the example before it (${times(there)}): here ${why.join("; ")}.` : "";
+    return why.length ? ` The gain is smaller than in the example before it (${times(there)}): here ${why.join("; ")}.` : "";
   }
 
   /** The same text and costs with an invented draft that is wrong at every place; its name says so. */
