@@ -23,17 +23,22 @@ from .fakes import FakeBackend
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_without_torch_it_says_where_the_page_is_serves_it_and_ends_by_control_c_without_leaving_files(tmp_path):
-    """The process that serves the page never imports torch. By SIGTERM: tests/test_space.py."""
+@pytest.mark.parametrize(
+    "source, ending", [("--backend", signal.SIGINT), ("--recorded", signal.SIGTERM)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_without_torch_it_says_where_the_page_is_serves_it_and_ends_without_leaving_files(source, ending, tmp_path):
+    """The process that serves the page never imports torch."""
     without, files = tmp_path / "without", tmp_path / "files"
     for folder in (without, files):
         folder.mkdir()
     for name in ("torch", "transformers"):
         (without / f"{name}.py").write_text("raise ImportError('not here')")
     port, server = free_port(), ExitStack()
-    backend = server.enter_context(served(FakeBackend(), Limits()))
+    runs_at = [source]
+    if source == "--backend":
+        runs_at.append(f"http://127.0.0.1:{server.enter_context(served(FakeBackend(), Limits()))}")
     process = subprocess.Popen(
-        [sys.executable, "app.py", "--backend", f"http://127.0.0.1:{backend}", "--port", str(port)],
+        [sys.executable, "app.py", *runs_at, "--port", str(port)],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
@@ -49,7 +54,7 @@ def test_without_torch_it_says_where_the_page_is_serves_it_and_ends_by_control_c
         for closed in ("monitoring", "monitoring/summary"):
             assert web.get(f"http://127.0.0.1:{port}/{closed}").status_code in (403, 404)
         assert any(files.glob("speculoscope-*"))
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         assert process.wait(20) is not None
     finally:
         process.kill()
