@@ -89,7 +89,8 @@ def first_visit(browser, page_url):
     def open_page(**options):
         contexts.append(browser.new_context(viewport={"width": 1280, "height": 800}, **options))
         page = contexts[-1].new_page()
-        page.clock.install()
+        page.clock.install(time=0)
+        page.clock.pause_at(1000)  # only run_for moves it: on a busy machine the opening would end before it is read
         page.route(GRADIO, lambda route: route.abort())
         page.goto(page_url)
         expect(page.locator(".sp-opening")).to_be_visible()
