@@ -15,7 +15,7 @@ from decoding.engines.cuda import CudaModel
 from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
 from decoding.engines.instructions import sums_int8_exactly
-from decoding.engines.invariance import pad_rows
+from decoding.engines.invariance import PARTS, pad_rows
 from decoding.engines.lean import LeanModel, is_lean
 from decoding.engines.loading import describe_model
 from decoding.engines.transformers_engine import refusal
@@ -49,6 +49,31 @@ def test_engines_agree_with_one_plain_forward_pass(hf_model):
         model.rewind(57)
         assert model.length == 57
         torch.testing.assert_close(model.extend(text[57:]), expected[57:], atol=1e-4, rtol=0)
+
+
+def test_a_prompt_costs_the_head_of_one_row():
+    """Of a long prompt and many words the logits of all rows would take gigabytes."""
+    hf_model, rows = random_model(CONFIGS["llama"]), []
+    hf_model.lm_head.register_forward_hook(lambda module, given, out: rows.append(out.shape[-2]))
+    model = general(hf_model)
+    model.prefill(ids(50))
+    model.extend([1, 2, 3])
+    assert rows == [1, 3]
+
+
+def test_the_general_engine_says_where_rows_depend_on_their_company():
+    hf_model = random_model(CONFIGS["llama"])
+    alone, other = general(hf_model), general(hf_model)
+    forward = hf_model.forward
+    other._model = lambda **given: forward(**given)  # of several rows slightly other logits than of one
+    other._model.config = hf_model.config
+    head = hf_model.lm_head.forward
+    hf_model.lm_head.forward = lambda x: head(x) + 1e-6 * x.shape[-2]
+    other.set_threads(1)
+    assert other.note == PARTS and other.length == 0
+    hf_model.lm_head.forward = lambda x: torch.zeros(*x.shape[:-1], 128)
+    alone.set_threads(1)
+    assert alone.note is None and alone.info.threads == 1
 
 
 def test_padding_of_a_pass_is_seen_by_products_alone(hf_model):

@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..records.trace import ModelInfo
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
+from .invariance import PARTS, keeps_bits
 from .lean import has_window
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .threads import use_threads
@@ -51,8 +52,10 @@ class TransformersModel(CachedModel):
         self._model = hf_model.eval()
         weight = hf_model.get_input_embeddings().weight
         self._device, self._dtype = weight.device, weight.dtype
+        taken = inspect.signature(hf_model.forward).parameters
         # A tree's rows share positions; models that derive them from the mask (ALiBi) cannot be told so.
-        self.can_branch = "position_ids" in inspect.signature(hf_model.forward).parameters
+        self.can_branch = "position_ids" in taken
+        self._chooses_rows = "logits_to_keep" in taken  # else the head is computed for a whole prompt
         self._new_cache()
 
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
@@ -81,6 +84,11 @@ class TransformersModel(CachedModel):
             self.parallel_heads = ParallelHeads(*shape, lambda states: head(states).float())
         else:
             self.projections = Projections(*shape)
+
+    def set_threads(self, threads: int) -> None:
+        """Changes the number of CPU threads and tests whether rows keep their bits. Empties the cache."""
+        self.info.threads = threads
+        self.note = None if keeps_bits(self) else PARTS
 
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keeps the first ``length`` tokens and ``rows``."""
@@ -137,7 +145,7 @@ class TransformersModel(CachedModel):
         self._cache = Cache(layer_class_to_replicate=cast("type[RewindableLayer]", new_layer))
 
     @torch.inference_mode()
-    def _forward(self, ids: list[int], keep: int, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _forward(self, ids: list[int], keep: int, inputs: dict[str, Any]) -> torch.Tensor:
         """One pass over ``ids``, or over ``inputs`` in their place; logits of the last ``keep``, [keep, vocab]
         float32.
         """
@@ -145,6 +153,8 @@ class TransformersModel(CachedModel):
             use_threads(self.info.threads)
         if "inputs_embeds" not in inputs:
             inputs["input_ids"] = torch.tensor([ids], device=self._device)
+        if self._chooses_rows:
+            inputs["logits_to_keep"] = keep
         wants_states = bool(self.kept_layers)
         out = self._model(**inputs, past_key_values=self._cache, use_cache=True, output_hidden_states=wants_states)
         self.length += len(ids)
