@@ -307,6 +307,19 @@ def test_what_lies_beyond_the_drafts_context_is_not_foreseen():
     assert foreseen.along.choice[:10] == chain_of(prepared, "small", output).along.choice[:10]
 
 
+def test_a_run_that_is_stopped_between_two_chains_has_the_texts_of_the_first_one_s_guesses():
+    stop = False
+    prepared = prepare(request(lanes=["autoregressive", "static:3", "weak/static:3"]), ToyPair(agree=0.4, vocab=64))
+    comparison = Comparison(prepared, lambda: stop, "x")
+    for kind, data in comparison.events():
+        stop = stop or (kind == "progress" and "all that weak would guess" in data["message"])
+    chain = comparison.run.chains["small"]
+    assert list(comparison.run.chains) == ["small"]
+    assert {token for guesses in chain.lists() for token in guesses.choice if token is not None} <= set(
+        comparison.run.vocab
+    )
+
+
 def test_cancel_is_an_exception_to_callers_without_events():
     with pytest.raises(Cancelled):
         finished_run(request(), ToyPair(), cancel=lambda: True)

@@ -284,6 +284,7 @@ class Comparison:
         for draft in self.prepared.drafts:
             yield "progress", _progress("chain", f"Not timed: all that {draft} would guess, for What if")
             self._decoded.chains[draft] = chain_of(self.prepared, draft, output, self._cancel)
+            self.run = assemble(self.prepared, self._decoded, self._run_id, explained=False)  # with their texts
 
     def _check_cancel(self) -> None:
         if self._cancel():
