@@ -100,9 +100,10 @@ def test_files_that_are_broken_or_missing(folder):
         load_tokenizer(folder)
     (folder / "generation_config.json").write_text("[]")
     assert load_tokenizer(folder).eos_ids == {0}
-    (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(UserError, match="no tokenizer that can be loaded .*: choose another"):
-        load_tokenizer(folder)
+    for content in ("{", "{}", "[]", "5"):
+        (folder / "tokenizer.json").write_text(content)
+        with pytest.raises(UserError, match="no tokenizer that can be loaded .*: choose another"):
+            load_tokenizer(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match="broken model: its config.json is not JSON"):
         read_config(folder)
@@ -278,3 +279,5 @@ def test_where_no_pair_is_installed(tmp_path):
     for place in ("./nowhere", "~nobody-of-this-name/x", "x" * 300, "a\x00b"):
         with pytest.raises(UserError, match="There is no folder"):
             sources.local_folder(place)
+        with pytest.raises(UserError, match="There is no folder"):
+            sources.make_source(f"{place}.gguf", "", None)

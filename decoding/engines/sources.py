@@ -139,8 +139,8 @@ def make_source(place: str, source: str, hub: Hub, target: Source | None = None)
     """
     if is_hub_id(place):
         return HubSource(place, hub)
-    path = Path(place).expanduser() if place.endswith(".gguf") else None
-    if path is not None and path.is_file():
+    path = _there(place, Path.is_file) if place.endswith(".gguf") else None
+    if path is not None:
         return GgufSource(record_of(path), hub, path)
     folder = local_folder(place)
     record = read_record(folder)
@@ -188,13 +188,19 @@ class Sources:
 
 def local_folder(place: str) -> Path:
     """The folder ``place``. Raises UserError if it does not exist."""
-    try:
-        there = (folder := Path(place).expanduser()).is_dir()
-    except (RuntimeError, OSError, ValueError):  # an unknown user's home, a name that is too long, a NUL in it
-        there = False
-    if not there:
+    folder = _there(place, Path.is_dir)
+    if folder is None:
         raise UserError(f"There is no folder {place}, and it is not a Hub id (owner/name) either.")
     return folder
+
+
+def _there(place: str, is_right: Callable[[Path], bool]) -> Path | None:
+    """The path ``place`` if it exists and ``is_right``."""
+    try:
+        path = Path(place).expanduser()
+        return path if is_right(path) else None
+    except (RuntimeError, OSError, ValueError):  # an unknown user's home, a name that is too long, a NUL in it
+        return None
 
 
 def show(place: str) -> str:
