@@ -144,8 +144,8 @@ class Repeat:
 class Verdict:
     """Whether this lane's text is the autoregressive lane's.
 
-    A difference has the first differing output position, the gap between the target's two best logits there and the
-    dtype; ``near_tie`` is a gap under 1e-4 in float32. ``same`` is None if the texts may differ legitimately (plain
+    With a difference: the first differing output position, and the gap between the target's two best logits there;
+    ``near_tie`` is a gap under 1e-4 in float32. ``same`` is None if the texts may differ legitimately (plain
     speculative sampling).
     """
 
