@@ -35,6 +35,7 @@ from decoding.lookahead.ngrams import CELLS, N_LEVELS, Ngrams
 from decoding.lookahead.policy_files import read_policy
 from decoding.lookahead.repetition import LONGEST
 from decoding.loop.acceptance import Greedy
+from decoding.loop.limits import Limits
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
 from decoding.records.trace import Chain, Guesses
@@ -250,9 +251,7 @@ def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, d
     collector = LiveCollector(reading.target, source, 257)
     collector.add(prompt, text)
     one, encoded = collector.positions(), EncodedPrompt(prompt)
-    chain = record_chain(
-        source, encoded, text, max_new_tokens=50, heads=heads, hidden_size=WIDTH, target=reading.target
-    )
+    chain = record_chain(source, encoded, text, Limits(50), heads=heads, target=reading.target)
     seen = {start + index: (guesses, index) for start, guesses, index in _iterations(chain)}
     assert one.position.tolist() == list(seen) and 1 in {index for _, index in seen.values()}
     assert 5 < one.match.sum() < 35

@@ -132,8 +132,7 @@ class _Checker:
             self._sources[self._pair.default_draft],
             self._prompt,
             output,
-            max_new_tokens=self._limits.max_new_tokens,
-            ends=self._limits.ends,
+            self._limits,
             target=self._pair.target,
         )
 

@@ -13,15 +13,16 @@ from ..analysis.trees import Growth
 from ..engines.base import CachedModel, is_reduced
 from ..engines.inputs import EncodedPrompt
 from ..errors import Cancelled
-from ..lookahead.base import SL_CAP, TREE_CAP, DraftState, TreePolicy
+from ..lookahead.base import SL_CAP, TREE_CAP, DraftState
 from ..lookahead.heads import GuessFeatures, Head
-from ..loop.acceptance import Siblings
+from ..lookahead.tree import Tree
 from ..loop.clock import CpuClock
 from ..loop.drafting import MODEL_FREE, DraftSource, States, known_ids, prefill, start_text
 from ..loop.features import as_rows
 from ..loop.growing import grow_tree
+from ..loop.limits import Limits
 from ..records.trace import Chain, Guesses
-from .prepare import ALL_FEATURES, Prepared, abilities_of, make_draft, model_info
+from .prepare import ALL_FEATURES, Prepared, abilities_of, make_draft
 
 ROWS = 32  # of logits held at once
 
@@ -34,13 +35,11 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Calla
         make_draft(prepared.pair, draft, prepared.rule, needs),
         prepared.prompt,
         output,
-        max_new_tokens=prepared.limits.max_new_tokens,
-        ends=prepared.limits.ends,
+        prepared.limits,
+        target=prepared.pair.target,
         longest=max([SL_CAP, *(int(head.tuned.get("sl_max", SL_CAP)) for head in heads.values())]),
         heads=heads,
-        hidden_size=model_info(prepared.pair, draft).hidden_size,
         cancelled=cancelled,
-        target=prepared.pair.target,
     )
 
 
@@ -82,14 +81,12 @@ def record_chain(
     source: DraftSource,
     prompt: EncodedPrompt,
     output: list[int],
+    limits: Limits,
     *,
-    max_new_tokens: int,
-    ends: frozenset[int] = frozenset(),
+    target: CachedModel | None = None,
     longest: int = SL_CAP,
     heads: Mapping[str, Head] | None = None,
-    hidden_size: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
-    target: CachedModel | None = None,
 ) -> Chain:
     """Lets the draft guess along ``output`` and continue after each mistake, with the same steps as the live loop;
     from every place anew if what it guesses depends on where the iteration began.
@@ -97,30 +94,18 @@ def record_chain(
     Args:
         source: the draft; it must compute "p", "entropy" and the features that ``heads`` need.
         prompt, output: ``output`` (ids) is the target's own text.
-        max_new_tokens: the run's token limit; nothing beyond it is ever drafted.
-        ends: end-of-sequence ids, after which a draft proposes nothing.
+        limits: the run's. Nothing is ever drafted beyond its token limit, nor after a token that ends a text.
+        target: for a draft that reads hidden states: the model that has them. It reads the whole text first.
         longest: the highest cap of any policy to be replayed; no tail needs to be longer.
         heads: by policy name; their acceptance probabilities are recorded with the guesses.
-        hidden_size: of the draft, for states that do not exist (see below).
-        target: for a draft that reads hidden states: the model that has them. It reads the whole text first.
 
     Returns:
         The chain. Features that exist only one step after a guess (``hidden``) are zeros for the last guess of
         a tail or of the text: a live policy never needs them.
     """
     anew = not source.abilities.text_only
-    recorder = _Recorder(len(output), heads or {}, hidden_size)
-    iterations = iterations_along(
-        source,
-        prompt,
-        output,
-        target,
-        max_new_tokens=max_new_tokens,
-        ends=ends,
-        longest=longest,
-        from_every_place=anew,
-    )
-    for state, right in iterations:
+    recorder = _Recorder(len(output), heads or {})
+    for state, right in iterations_along(source, prompt, output, target, limits, longest, from_every_place=anew):
         if cancelled():
             raise Cancelled
         if anew:
@@ -135,24 +120,22 @@ def iterations_along(
     prompt: EncodedPrompt,
     output: list[int],
     target: CachedModel | None,
-    *,
-    max_new_tokens: int,
-    ends: frozenset[int] = frozenset(),
+    limits: Limits,
     longest: int = SL_CAP,
     from_every_place: bool = False,
     seen: Callable[[int, Any], None] = lambda position, proposal: None,
 ) -> Iterator[tuple[DraftState, int]]:
-    """Iterations of ``source`` along ``output`` that guess up to their first mistake, which is the first of ``longest``
-    guesses from there: what each guesses, and how many of its guesses hold. The next one begins after the mistake.
+    """Iterations of ``source`` along ``output``: each guesses up to its first mistake and then on, ``longest`` guesses
+    with the mistake. Yields what each guessed and how many of its guesses hold; the next one begins after the mistake.
 
     ``from_every_place``: at the next place instead. ``seen``: called with the place and the proposal of each guess. The
     rest as for :func:`record_chain`.
     """
     states, start = start_along(source, prompt, output, target), 0
     while start < len(output):
-        state = DraftState()
+        state = DraftState(text=prompt.ids + output[:start])
         state.begin(start)
-        right = _guess_until_wrong(source, prompt.ids, output, state, longest, max_new_tokens, ends, seen)
+        right = _guess_until_wrong(source, output, state, limits, longest, seen)
         yield state, right
         read = 0 if from_every_place else right
         source.observe(read, tuple(layer[start : start + read + 1] for layer in states))
@@ -180,26 +163,23 @@ def start_along(source: DraftSource, prompt: EncodedPrompt, output: list[int], t
 
 def _guess_until_wrong(
     source: DraftSource,
-    prompt: list[int],
     output: list[int],
     state: DraftState,
+    limits: Limits,
     longest: int,
-    max_new_tokens: int,
-    ends: frozenset[int],
     seen: Callable[[int, Any], None],
 ) -> int:
     """Fills ``state`` with guesses up to the first wrong one and its tail. Returns the number of right ones.
 
     The mistake itself is the first of at most ``longest`` tokens that an iteration may draft from there.
     """
-    text = state.text = prompt + output[: state.start]
     right = 0
     wrong = 0
-    room = source.max_length - len(text) + 1  # guesses that fit the draft's context
+    room = source.max_length - len(state.text) + 1  # guesses that fit the draft's context
     while wrong < longest and len(state.tokens) < room:
         position = state.position
-        last = max_new_tokens - (2 if wrong else 1)  # after a mistake the last token of a text is never drafted
-        proposal = source.step(text, state) if position <= last else None
+        last = limits.max_new_tokens - (2 if wrong else 1)  # after a mistake a text's last token is never drafted
+        proposal = source.step(state.text, state) if position <= last else None
         if proposal is None:
             break
         source.read_features(state, proposal)
@@ -208,7 +188,7 @@ def _guess_until_wrong(
             right += 1
         else:
             wrong += 1
-        if state.tokens[-1] in ends:
+        if state.tokens[-1] in limits.ends:
             break
     return right
 
@@ -216,10 +196,9 @@ def _guess_until_wrong(
 class _Recorder:
     """Collects runs of guesses and returns them as a chain."""
 
-    def __init__(self, n_tokens: int, heads: Mapping[str, Head], hidden_size: int) -> None:
+    def __init__(self, n_tokens: int, heads: Mapping[str, Head]) -> None:
         self._n_tokens = n_tokens
         self._heads = heads
-        self._hidden_size = hidden_size
         self._along = Guesses([], [], [])
         self._tails: dict[int, Guesses] = {}
         self._starts: list[Guesses] = []
@@ -252,8 +231,7 @@ class _Recorder:
 
     def _features(self, state: DraftState) -> GuessFeatures:
         n = len(state.tokens)
-        nothing = np.zeros(self._hidden_size, dtype=np.float32)
-        hidden = [*state.hidden[:n], *[nothing] * (n - len(state.hidden))]
+        hidden = [*state.hidden[:n], *(np.zeros_like(one) for one in state.proposer[len(state.hidden) :])]
         return GuessFeatures(
             position=np.arange(state.start, state.start + n),
             guess=state.tokens,
@@ -264,7 +242,7 @@ class _Recorder:
             top10=np.stack(state.top10) if state.top10 else None,
             margin=np.array(state.margin, dtype=np.float32) if state.margin else None,
             proposer=np.stack(state.proposer) if state.proposer else None,
-            hidden=np.stack(hidden) if state.proposer else None,
+            hidden=np.stack(hidden) if hidden else None,
         )
 
 
@@ -284,28 +262,6 @@ def _short(value: float) -> float:
     return round(float(value), 7)
 
 
-class _Watcher(TreePolicy):
-    """Grows on and notes the steps."""
-
-    name = "watcher"
-    needs = frozenset({"p"})
-
-    def __init__(self) -> None:
-        self.reads: list[bool] = []
-        self.chances: list[float] = []
-
-    def should_read(self, state: DraftState, chance: float) -> bool:
-        return self._note(True, chance)
-
-    def should_guess(self, state: DraftState, chance: float) -> bool:
-        return self._note(False, chance)
-
-    def _note(self, reads: bool, chance: float) -> bool:
-        self.reads.append(reads)
-        self.chances.append(chance)
-        return True
-
-
 def grow_along(
     prepared: Prepared,
     draft: str,
@@ -318,30 +274,19 @@ def grow_along(
     """
     source = make_draft(prepared.pair, draft, prepared.rule, frozenset({"p"}))
     states = start_along(source, prepared.prompt, output, prepared.pair.target)
-    was_read: list[int] = []
-    read_node = source.read_node
-
-    def noted(state: DraftState, node: int) -> Siblings:
-        was_read.append(node)
-        return read_node(state, node)
-
-    source.read_node = noted  # type: ignore[method-assign]
-    found, clock = [], CpuClock()
+    found, policy, clock = [], Tree(cap), CpuClock()
     clock.begin()
     for start in range(len(output)):
         if cancelled():
             raise Cancelled
-        state, watcher = DraftState(text=[*prepared.prompt.ids, *output[:start]]), _Watcher()
+        state = DraftState(text=[*prepared.prompt.ids, *output[:start]])
         state.begin(start)
         length = len(state.text)
         room = min(prepared.pair.target.max_length - length, source.max_length - length + 1)
         deepest = prepared.limits.max_new_tokens - start - 1
-        most = max(0, min(cap, room))
-        grow_tree(source, watcher, state, most, deepest, "cap", prepared.limits.ends, clock)
-        read, guessed = iter(was_read), iter(state.parents or [])
-        nodes = [next(read if reads else guessed) for reads in watcher.reads]
-        found.append(Growth(watcher.reads, nodes, watcher.chances, _hits(state, output[start:])))
-        was_read.clear()
+        grow_tree(source, policy, state, max(0, min(cap, room)), deepest, "cap", prepared.limits.ends, clock)
+        reads, nodes, chances = (list(column) for column in zip(*state.steps)) if state.steps else ([], [], [])
+        found.append(Growth(reads, nodes, chances, _hits(state, output[start:])))
         source.observe(0, tuple(layer[start : start + 1] for layer in states))
         source.forget(length)
     return found

@@ -28,6 +28,7 @@ from ..lookahead.ngrams import N_LEVELS, Ngrams
 from ..lookahead.repetition import evidence_along
 from ..loop.drafting import DraftSource, ModelProposal, prefill
 from ..loop.features import FeatureReader, as_rows
+from ..loop.limits import Limits
 
 NEEDS = frozenset({"entropy", "top10"})
 MIXING = 0.15  # SpecDec++: share of inputs that are the target's tokens
@@ -203,8 +204,9 @@ class LiveCollector(Collector):
         """
         found, guesses = DraftState(), dict[int, int]()
         # The state of a mistake takes one step more, as does that of the text's last token.
+        limits = Limits(len(text) + 2)
         iterations = iterations_along(
-            self._source, EncodedPrompt(prompt), text, self._target, max_new_tokens=len(text) + 2, longest=2, seen=seen
+            self._source, EncodedPrompt(prompt), text, self._target, limits, longest=2, seen=seen
         )
         for state, right in iterations:
             n = min(right + 1, len(state.hidden), len(text) - state.start)

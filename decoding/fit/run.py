@@ -149,13 +149,11 @@ class _Job:
                 make_draft(self.pair, self.draft, prepared.rule, ALL_FEATURES),
                 EncodedPrompt(prompt),
                 text,
-                max_new_tokens=self.options.max_new_tokens,
-                ends=prepared.limits.ends,
+                prepared.limits,
+                target=self.pair.target,
                 longest=SL_CAP,
                 heads=heads,
-                hidden_size=self.pair.draft(self.draft).hidden_size,
                 cancelled=self._cancelled,
-                target=self.pair.target,
             )
             finish: Finish = "length" if len(text) >= self.options.max_new_tokens else "eos"
             found.append(Recorded(chain, self.options.max_new_tokens, finish))

@@ -41,7 +41,7 @@ class DraftState(Proposal):
     hidden: list[np.ndarray] = field(default_factory=list)  # needs "hidden": [hidden_size] float32
     scores: dict[str, list[float]] = field(default_factory=dict)
     sure: float = math.inf  # set by the policy: a token of this p needs no further features
-    reads: int = 0  # draft passes behind a tree
+    steps: list[tuple[bool, int, float]] = field(default_factory=list)  # behind a tree: whether it read, node, chance
 
     @property
     def n_drafted(self) -> int:
@@ -52,10 +52,15 @@ class DraftState(Proposal):
         """Output position of the next draft token."""
         return self.start + len(self.tokens)
 
+    @property
+    def reads(self) -> int:
+        """Draft passes behind a tree."""
+        return sum(reads for reads, _, _ in self.steps)
+
     def begin(self, start: int) -> None:
         """Clears the last iteration; the next one starts at output position ``start``."""
         self.start = start
-        self.parents, self.reads = None, 0
+        self.parents = None
         for column in (
             self.tokens,
             self.p,
@@ -64,6 +69,7 @@ class DraftState(Proposal):
             self.margin,
             self.proposer,
             self.hidden,
+            self.steps,
         ):
             column.clear()
         for column in self.scores.values():

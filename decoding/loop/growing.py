@@ -59,9 +59,9 @@ def grow_tree(
         if not more:
             exhausted = "policy"
             continue
+        state.steps.append((siblings is None, node, -less))
         if siblings is None:
             siblings = draft.read_node(state, node)
-            state.reads += 1
         else:
             token, p, held = siblings.draw()
             child = len(parents)
