@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from decoding.analysis.steadiness import contradictions
 from decoding.comparison import costs
 from decoding.comparison.costs import (
+    Timer,
     contradiction,
-    cost_rounds,
     fit_steps,
     fit_verification,
     measure_costs,
@@ -132,9 +132,9 @@ def test_a_text_that_nearly_fills_the_context():
     assert costs.verify_curve[0] == 1.0 and costs.draft_step["small"] > 0
 
 
-def test_closing_the_rounds_ends_the_measurement():
+def test_rounds_that_nobody_asks_for_are_not_measured():
     pair = ToyPair()
-    rounds = cost_rounds(pair, ["small"], [1, 2, 3])
+    rounds = Timer(pair, ["small"], [1, 2, 3]).rounds()
     next(rounds)
     passes = len(pair.target.passes)
     rounds.close()

@@ -58,12 +58,18 @@ def quick_costs(monkeypatch):
     """Costs are measured on one prompt only, and are equal in every test."""
     from decoding.evaluation import collect
 
-    def cost_rounds(pair, drafts, prompt, **_):
-        yield 0.5
-        c = {name: 0.001 if name == "ngram" else 0.1 for name in drafts}
-        return Costs(target_s=0.01, verify_curve=[1 + 0.02 * n for n in range(21)], draft_step=c, overhead=0.02)
+    class Timer:
+        def __init__(self, pair, drafts, prompt, context):
+            self.c = {name: 0.001 if name == "ngram" else 0.1 for name in drafts}
 
-    monkeypatch.setattr(collect, "cost_rounds", cost_rounds)
+        def rounds(self):
+            yield 0.5
+
+        def costs(self):
+            curve = [1 + 0.02 * n for n in range(21)]
+            return Costs(target_s=0.01, verify_curve=curve, draft_step=self.c, overhead=0.02)
+
+    monkeypatch.setattr(collect, "Timer", Timer)
     monkeypatch.setattr(collect, "measure_decision", lambda prepared, lane, costs, n_tokens: 0.001)
 
 

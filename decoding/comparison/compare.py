@@ -20,7 +20,7 @@ from ..records.trace import Chain, Costs, Run, TokenText
 from .annotate import fate_of, fate_of_emitted
 from .assemble import Decoded, assemble, pair_info, timed_again
 from .chain import chain_of, foresee
-from .costs import adjusted, cost_rounds, measure_decision, smooth_costs, warm_up, with_progress
+from .costs import Timer, adjusted, measure_decision, smooth_costs, warm_up
 from .kept_costs import KnownCosts
 from .lane_run import UNWEIGHED, LaneRun
 from .prepare import Prepared, prepare
@@ -189,26 +189,20 @@ class Comparison:
         self._check_cancel()
 
     def _measure(self) -> RawEvents:
+        """Newly measured costs, with progress events in steps of a tenth."""
         yield "progress", _progress("measuring", MEASURING, 0.0)
-        prepared = self.prepared
-        readings: list[Costs] = []
-        self._measured_share = 0.0
+        prepared, readings, told = self.prepared, list[Costs](), 0.0
         wanted = READINGS if prepared.request.repeats >= MANY_REPEATS else 1
         while len(readings) < wanted:
-            rounds = cost_rounds(prepared.pair, prepared.drafts, prepared.prompt.ids, context=self._context)
-            readings.append(
-                (yield from with_progress(rounds, lambda share: self._measured((len(readings) + share) / wanted)))
-            )
-            self._check_cancel()
+            timer = Timer(prepared.pair, prepared.drafts, prepared.prompt.ids, self._context)
+            for share in timer.rounds():
+                self._check_cancel()
+                done = (len(readings) + share) / wanted
+                if done >= told + 0.1:
+                    told = done
+                    yield "progress", _progress("measuring", MEASURING, done)
+            readings.append(timer.costs())
         self._decoded.costs = readings[0] if len(readings) == 1 else smooth_costs(readings)
-
-    def _measured(self, fraction: float) -> tuple[Kind, dict[str, Any]] | None:
-        """Progress events in steps of a tenth."""
-        self._check_cancel()
-        if fraction < self._measured_share + 0.1:
-            return None
-        self._measured_share = fraction
-        return "progress", _progress("measuring", MEASURING, fraction)
 
     def _plain_seconds(self) -> float | None:
         """Seconds of a target pass over one token in this run, if the plain lane has been decoded."""

@@ -8,10 +8,9 @@ curves never decrease, since more work cannot take less time.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TypeVar
 
 import numpy as np
 
@@ -38,73 +37,26 @@ ROUNDS = 4, 9  # at least, at most
 TRIED_SL, TRIALS = 5, 3  # iterations that kept curves are compared with
 TOLERANCE = 1.25  # of what such an iteration takes, either way
 
-T = TypeVar("T")
 
-
-def _exhaust(readings: Iterator[float]) -> None:
-    for _ in readings:
-        pass
+def leader_of(pair: Pair, drafts: Sequence[str]) -> str | None:
+    """The first of ``drafts`` that always has something to propose, if there is one."""
+    return next((name for name in drafts if not abilities_of(pair, name).may_decline), None)
 
 
 def measure_costs(pair: Pair, drafts: Sequence[str], prompt: list[int], *, context: int | None = None) -> Costs:
-    """Runs :func:`cost_rounds` to the end."""
-    rounds = cost_rounds(pair, drafts, prompt, context=context)
-    while True:
-        try:
-            next(rounds)
-        except StopIteration as end:
-            return end.value
-
-
-def with_progress(
-    rounds: Generator[float, None, Costs], progress_at: Callable[[float], T | None]
-) -> Generator[T, None, Costs]:
-    """``rounds`` with each share replaced by ``progress_at(share)``, None left out; an exception in it ends them."""
-    while True:
-        try:
-            share = next(rounds)
-        except StopIteration as end:
-            return end.value
-        if (progress := progress_at(share)) is not None:
-            yield progress
-
-
-def cost_rounds(
-    pair: Pair, drafts: Sequence[str], prompt: list[int], *, context: int | None = None
-) -> Generator[float, None, Costs]:
-    """Times iterations of SL 0 to 20 and some longer ones with the first of ``drafts``, and a few with each other
-    draft.
-
-    Args:
-        prompt: ids; repeated up to ``context`` tokens (default: the prompt and 64 more); timing starts there.
-
-    Yields:
-        After each iteration the share of the work that is done; closing the generator ends the measurement.
-
-    Returns:
-        Medians over rounds: ``target_s`` of a pass over one token right after another one (plain decoding);
-        ``v[n - 1]`` of a pass over n tokens that follows n - 1 draft steps, over ``target_s``, never falling;
-        ``c`` of a draft step and ``first`` of the fixed cost of drafting, from the line through the times of all SLs
-        (the target's pass evicts the draft's weights from the CPU caches; including this in c would overestimate long
-        iterations); ``o`` of the loop's own work per iteration.
-    """
-    leader = next((name for name in drafts if not abilities_of(pair, name).may_decline), None)
+    """The costs of a :class:`Timer` after all its rounds."""
     timer = Timer(pair, drafts, prompt, context)
-    lengths, long, rounds = timer.plan(leader)
-    for number in range(rounds):
-        order = [*lengths, *(long if number % 2 == 0 else ())]
-        random.Random(number).shuffle(order)
-        turns = [(leader, [*PLAIN, *order]), *((name, STEPS + STEPS) for name in drafts if name != leader)]
-        for at, (name, lengths_now) in enumerate(turns):
-            for share in timer.read(name, lengths_now):
-                yield (number + (at + share) / len(turns)) / rounds
-    return timer.costs(leader)
+    for _ in timer.rounds():
+        pass
+    return timer.costs()
 
 
 class Timer:
     """Decodes iterations of given SLs after one text and records their times."""
 
     def __init__(self, pair: Pair, drafts: Sequence[str], prompt: list[int], context: int | None = None) -> None:
+        """``prompt``: ids; repeated up to ``context`` tokens (default: the prompt and 64 more), where timing starts."""
+        self._leader = leader_of(pair, drafts)
         self._target = pair.target
         self._rule: AcceptanceRule = Greedy(shared_vocabulary(pair, list(drafts)))
         self._sources: dict[str | None, DraftSource] = {name: make_draft(pair, name, self._rule) for name in drafts}
@@ -124,20 +76,35 @@ class Timer:
         self.drafts: dict[str | None, dict[int, list[float]]] = {name: {} for name in self._sources}
         self.rest: list[float] = []
 
-    def plan(self, leader: str | None) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Warm up, and choose SLs, long SLs and rounds that fit the budget."""
-        _exhaust(self.read(leader, [*PLAIN, 1, 8, SL_CAP, *PLAIN]))
+    def rounds(self) -> Iterator[float]:
+        """Times iterations of SL 0 to 20 and some longer ones with the leader, and a few with each other draft.
+
+        Yields the share of the work that is done, after each iteration; whoever stops asking ends the measurement.
+        """
+        lengths, rounds = self._plan()
+        for number in range(rounds):
+            order = [*lengths, *(LONG if number % 2 == 0 else ())]
+            random.Random(number).shuffle(order)
+            others = (name for name in self._sources if name != self._leader)
+            turns = [(self._leader, [*PLAIN, *order]), *((name, STEPS + STEPS) for name in others)]
+            for at, (name, lengths_now) in enumerate(turns):
+                for share in self.read(name, lengths_now):
+                    yield (number + (at + share) / len(turns)) / rounds
+
+    def _plan(self) -> tuple[tuple[int, ...], int]:
+        """Warm up, and choose SLs and a number of rounds that fit the budget."""
+        list(self.read(self._leader, [*PLAIN, 1, 8, SL_CAP, *PLAIN]))
         verify = median(self.plain)
-        step = median(self.drafts[leader].get(8, [0.0])) / 8
+        step = median(self.drafts[self._leader].get(8, [0.0])) / 8
         for name in self._sources:
-            if name != leader:
-                _exhaust(self.read(name, STEPS))
+            if name != self._leader:
+                list(self.read(name, STEPS))
         self.clear()
         cost = {lengths: sum(n * step + 1.5 * verify for n in lengths) for lengths in (SHORT, SPARSE, LONG)}
         lengths = SHORT if 4 * cost[SHORT] < BUDGET_S else SPARSE
         a_round = cost[lengths] + cost[LONG] / 2 + len(PLAIN) * verify
         fewest, most = ROUNDS
-        return lengths, LONG, min(most, max(fewest, int(BUDGET_S / a_round)))
+        return lengths, min(most, max(fewest, int(BUDGET_S / a_round)))
 
     def read(self, draft: str | None, lengths: Sequence[int]) -> Iterator[float]:
         """Decode iterations of these SLs, one after the other, with ``draft`` (None: with none).
@@ -168,19 +135,13 @@ class Timer:
             )
             yield from decode
 
-    def costs(self, leader: str | None) -> Costs:
-        """The curves through all measured times."""
-        target_s = median(self.plain)
-        verifications = {1: self.plain} | {n + 1: times for n, times in sorted(self.verifications[leader].items())}
-        steps = {name: fit_steps(times) for name, times in self.drafts.items() if name is not None}
-        return Costs(
-            target_s=target_s,
-            verify_curve=fit_verification(verifications),
-            draft_step={name: step / target_s for name, (step, _) in steps.items()},
-            first_step={name: first / target_s for name, (_, first) in steps.items()},
-            overhead=median(self.rest) / target_s,
-            contradiction=contradiction(verifications),
-        )
+    def costs(self) -> Costs:
+        """The curves through all measured times; ``target_s`` is that of a pass over one token right after another
+        one (plain decoding).
+        """
+        verifications = {1: self.plain} | {n + 1: times for n, times in self.verifications[self._leader].items()}
+        drafts = {name: times for name, times in self.drafts.items() if name is not None}
+        return fit_costs(median(self.plain), verifications, drafts, self.rest)
 
 
 class _Schedule(PlannedPolicy):
@@ -226,12 +187,11 @@ def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> C
 
     ``plain_s``: the current time of a target pass over one token, if known; times are relative to it.
     """
-    leader = next((name for name in prepared.drafts if not abilities_of(prepared.pair, name).may_decline), None)
+    leader = leader_of(prepared.pair, prepared.drafts)
     if leader is None:
         return kept
     timer = Timer(prepared.pair, [leader], prepared.prompt.ids, len(prepared.prompt))
-    readings = timer.read(leader, [*(PLAIN if plain_s is None else ()), *(TRIED_SL,) * TRIALS])
-    _exhaust(readings)
+    list(timer.read(leader, [*(PLAIN if plain_s is None else ()), *(TRIED_SL,) * TRIALS]))
     verifications, drafts = timer.verifications[leader].get(TRIED_SL), timer.drafts[leader].get(TRIED_SL)
     if not verifications or not drafts:  # the context is nearly full
         return kept
@@ -283,6 +243,32 @@ def _trimmed_mean(weighed: list[tuple[float, int]]) -> float:
     values, weights = np.array(weighed, dtype=float).T
     kept = np.clip(0.95 * weights.sum() - (np.cumsum(weights) - weights), 0.0, weights)
     return float(np.average(values, weights=kept))
+
+
+def fit_costs(
+    target_s: float,
+    verifications: Mapping[int, Sequence[float]],
+    drafts: Mapping[str, Mapping[int, Sequence[float]]],
+    rest: Sequence[float],
+) -> Costs:
+    """The curves through times in seconds, over ``target_s``.
+
+    Args:
+        verifications: of target passes, by their number of tokens.
+        drafts: by draft, then by SL: of drafting. The line through them gives c, the slope, and ``first``, the fixed
+            cost (the target's pass evicts the draft's weights from the CPU caches; including this in c would
+            overestimate long iterations).
+        rest: of the loop's own work, by iteration; ``o`` is their median.
+    """
+    steps = {name: fit_steps(times) for name, times in drafts.items()}
+    return Costs(
+        target_s=target_s,
+        verify_curve=fit_verification(verifications),
+        draft_step={name: step / target_s for name, (step, _) in steps.items()},
+        first_step={name: first / target_s for name, (_, first) in steps.items()},
+        overhead=median(rest) / target_s,
+        contradiction=contradiction(verifications),
+    )
 
 
 def fit_verification(seconds: Mapping[int, Sequence[float]]) -> list[float]:

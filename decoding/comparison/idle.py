@@ -5,13 +5,12 @@ follows from them for the policies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 
 from ..errors import UserError
 from ..records.request import DEFAULT_LANES, CompareRequest
 from ..records.trace import Costs
-from .costs import cost_rounds, measure_decision, warm_up
+from .costs import Timer, measure_decision, warm_up
 from .kept_costs import KnownCosts, Task
 from .prepare import load_heads_of, prepare
 
@@ -59,13 +58,11 @@ def set_policies(known: KnownCosts, busy: Busy) -> None:
 def _measure(known: KnownCosts, task: Task, busy: Busy) -> Costs | None:
     drafts = [task.draft] if task.draft else []
     prompt = known.pair.encode_prompt(TEXT).ids
-    with closing(cost_rounds(known.pair, drafts, prompt, context=task.context)) as rounds:
-        while not busy():
-            try:
-                next(rounds)
-            except StopIteration as end:
-                return end.value
-    return None
+    timer = Timer(known.pair, drafts, prompt, task.context)
+    for _ in timer.rounds():
+        if busy():
+            return None
+    return timer.costs()
 
 
 def _warm_up(known: KnownCosts, text: str, context: int, costs: Costs) -> None:

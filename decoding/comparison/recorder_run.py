@@ -27,7 +27,7 @@ from ..records.run_file import run_from_json, run_to_json
 from ..records.trace import Costs, Finish, ModelInfo, PairInfo, Repeat, Run, Trace, Verdict
 from .annotate import Views, to_iteration
 from .assemble import difference, vocabulary
-from .costs import contradiction, fit_steps, fit_verification
+from .costs import contradiction, fit_costs
 from .prepare import without_model
 
 PROMPT_NOTE = (
@@ -224,13 +224,7 @@ def _costs(lanes: list[Trace]) -> Costs:
             if trace.draft and iteration.drafted:
                 drafting[trace.draft][iteration.n_drafted].append(draft_s)
     smallest = min(verifying)
-    unit = median(verifying[smallest])
-    lines = {name: fit_steps(seconds) for name, seconds in drafting.items()}
-    return Costs(
-        target_s=unit,
-        verify_curve=([1.0] * (smallest - 1) + fit_verification(verifying))[:MAX_VERIFIED],
-        draft_step={name: step / unit for name, (step, _) in lines.items()},
-        first_step={name: start / unit for name, (_, start) in lines.items()},
-        overhead=median(rest) / unit,
-        contradiction=contradiction({n: seconds for n, seconds in verifying.items() if len(seconds) >= MIN_ITERATIONS}),
-    )
+    found = fit_costs(median(verifying[smallest]), verifying, drafting, rest)
+    often = {n: seconds for n, seconds in verifying.items() if len(seconds) >= MIN_ITERATIONS}
+    curve = [1.0] * (smallest - 1) + found.verify_curve
+    return replace(found, verify_curve=curve[:MAX_VERIFIED], contradiction=contradiction(often))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..analysis.trees import Growth
 from ..comparison.chain import chain_of, grow_along
-from ..comparison.costs import cost_rounds, measure_decision, smooth_costs, with_progress
+from ..comparison.costs import Timer, measure_decision, smooth_costs
 from ..comparison.kept_texts import KeptTexts
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..engines.pair import Pair
@@ -163,18 +164,15 @@ class Collector:
     def _readings(self) -> Generator[Progress, None, Costs]:
         """Measures the cost curves on several prompts; checks for cancellation before each round of passes."""
         readings: list[Costs] = []
-
-        def progress_at(share: float) -> Progress:
-            self._check_cancel()
-            message = f"Measuring what draft steps and checks cost: prompt {len(readings) + 1} of {COST_PROMPTS}"
-            return Progress("costs", message, (len(readings) + share) / COST_PROMPTS)
-
-        for prompt in self._spread(COST_PROMPTS):
-            yield progress_at(0.0)
+        for number, prompt in enumerate(self._spread(COST_PROMPTS)):
             prepared = self._prepared(prompt)
             context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
-            rounds = cost_rounds(self.pair, self.drafts, prepared.prompt.ids, context=context)
-            readings.append((yield from with_progress(rounds, progress_at)))
+            timer = Timer(self.pair, self.drafts, prepared.prompt.ids, context)
+            for share in itertools.chain([0.0], timer.rounds()):
+                self._check_cancel()
+                message = f"Measuring what draft steps and checks cost: prompt {number + 1} of {COST_PROMPTS}"
+                yield Progress("costs", message, (number + share) / COST_PROMPTS)
+            readings.append(timer.costs())
         return smooth_costs(readings)
 
     def _spread(self, n: int) -> list[Prompt]:
