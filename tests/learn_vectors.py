@@ -7,7 +7,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from decoding.analysis.whatif import simulate, with_costs
+from decoding.analysis.whatif import Replay, with_costs
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.run_file import to_plain
@@ -50,11 +50,12 @@ def _vector(random_: random.Random) -> dict[str, Any]:
     chain = make(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
     costs, paid = make_costs(random_), make_costs(random_)
     tuned = make_tuned(random_)
-    ending = random_.choice(({"finish": "length"}, {"finish": "eos", "max_new_tokens": len(chain.target) + 7}))
+    limit, finish = random_.choice(((0, "length"), (len(chain.target) + 7, "eos")))
+    replay = Replay(chain, limit, finish)
     heads = {name: SimpleNamespace(name=name, needs=frozenset(), tuned=tuned[name]) for name in HEADS}
     lanes = {}
     for text in LANES:
-        done = simulate(chain, costs, make_policy(parse_lane(text), heads), paid=paid, **ending)
+        done = replay.simulate(costs, make_policy(parse_lane(text), heads), paid)
         lanes[text] = [done.iterations, done.cost, done.speedup]
     return json.loads(
         json.dumps(
@@ -63,7 +64,7 @@ def _vector(random_: random.Random) -> dict[str, Any]:
                 "costs": to_plain(costs),
                 "paid": to_plain(paid),
                 "cheaper": to_plain(with_costs(costs, chain.draft, draft_step=0.03)),
-                "ending": {"finish": ending["finish"], "maxNewTokens": ending.get("max_new_tokens")},
+                "ending": {"finish": finish, "maxNewTokens": limit or None},
                 "tuned": {name: page_tuned(name, tuned[name], costs, chain.draft) for name in HEADS},
                 "lanes": lanes,
             }

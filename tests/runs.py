@@ -12,7 +12,7 @@ import math
 import random
 from dataclasses import replace
 
-from decoding.analysis.whatif import Replay, simulate
+from decoding.analysis.whatif import Replay
 from decoding.lookahead.base import LookaheadPolicy
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
@@ -213,8 +213,8 @@ def make_trace(
 ) -> Trace:
     policy = policy_of(lane)
     plain = policy.name == "autoregressive"
-    replay = Replay(chain)
-    simulated = simulate(replay, costs, policy, max_new_tokens=settings.max_new_tokens, finish=finish)
+    replay = Replay(chain, settings.max_new_tokens, finish)
+    simulated = replay.simulate(costs, policy)
     iterations = [
         _iteration(replay, policy, start, n, accepted, random_, alternatives, settings.rule)
         for start, n, accepted in simulated.iterations

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from decoding.analysis.trees import Growth, simulate_trees
-from decoding.analysis.whatif import simulate
+from decoding.analysis.whatif import Replay
 from decoding.comparison.chain import chain_of, foresee, grow_along
 from decoding.comparison.costs import measure_costs
 from decoding.comparison.lane_run import LaneRun
@@ -241,7 +241,7 @@ def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, draft):
         if lane.spec.branches:
             found = simulate_trees(chain, growths[draft], costs, policy, LENGTH)
         else:
-            found = simulate(chain, costs, policy, max_new_tokens=LENGTH)
+            found = Replay(chain, LENGTH).simulate(costs, policy)
         assert found.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations], name
         lengths = {
             n for start, n, _ in found.iterations if start < LENGTH - 10

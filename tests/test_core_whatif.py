@@ -13,7 +13,7 @@ from decoding.analysis import metrics
 from decoding.analysis.lane_figures import lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.trees import simulate_trees
-from decoding.analysis.whatif import simulate, simulate_lane
+from decoding.analysis.whatif import Replay, simulate_lane
 from decoding.comparison.chain import chain_of, grow_along
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
@@ -83,7 +83,7 @@ def test_every_policy_writes_the_target_s_own_text_in_the_iterations_that_what_i
     limit = prepared.limits.max_new_tokens  # n, or fewer if the context is full
     assert all(it.start + len(it.drafted) <= limit - 1 for it in live.iterations), "SL exceeds tokens wanted - 1"
     assert lane.is_learned or lane.is_oracle or all(len(it.drafted) <= SL_CAP for it in live.iterations)
-    simulated = simulate(chain, COSTS, make_policy(lane, heads), max_new_tokens=limit, finish=reference.finish)
+    simulated = Replay(chain, limit, reference.finish).simulate(COSTS, make_policy(lane, heads))
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from decoding.analysis.tuning import Bench, Chosen, choose
 from decoding.analysis.validation import FILE, FOLLOWED, read_validation, write_validation
-from decoding.analysis.whatif import Recorded, Replay, simulate_lane
+from decoding.analysis.whatif import Replay, simulate_lane
 from decoding.backends.recorded import RECORDINGS
 from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER, load_heads, make_policy
@@ -34,7 +34,7 @@ def costs(c: float, v6: float) -> Costs:
     return Costs(0.01, [1.0 + (v6 - 1.0) * n / 5 for n in range(65)], {"toy": c}, 0.002, dict.fromkeys(TUNED, c / 10))
 
 
-def make_recorded(n: int = 12, seed: int = 0) -> list[Recorded]:
+def make_recorded(n: int = 12, seed: int = 0) -> list[Replay]:
     """Texts on which seven guesses in ten hold; scores say so, well but not perfectly."""
     rng = np.random.default_rng(seed)
 
@@ -49,11 +49,11 @@ def make_recorded(n: int = 12, seed: int = 0) -> list[Recorded]:
         right = rng.random(60) < 0.7
         along = guesses(right)
         tails = {int(at): guesses(np.zeros(12, dtype=bool)) for at in np.flatnonzero(~right)}
-        found.append(Recorded(Chain("toy", [0] * 60, along, tails), 60, "length"))
+        found.append(Replay(Chain("toy", [0] * 60, along, tails), 60, "length"))
     return found
 
 
-def from_every_place(recorded: Recorded) -> Recorded:
+def from_every_place(recorded: Replay) -> Replay:
     """The same guesses, as of a draft that reads hidden states; one place has none."""
     replay, starts = Replay(recorded.chain), list[Guesses]()
     for start, reach in enumerate(replay.reach):

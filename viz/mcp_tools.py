@@ -15,7 +15,7 @@ import gradio as gr
 
 from decoding.analysis.metrics import acceptance_rate, mean_sl, speedup, tokens_per_target_pass
 from decoding.analysis.run_costs import run_costs
-from decoding.analysis.whatif import Replay, ending, static_sweep
+from decoding.analysis.whatif import Replay
 from decoding.backends.base import Backend
 from decoding.errors import UserError
 from decoding.lookahead.lanes import expand_lanes
@@ -160,7 +160,7 @@ def best_length(run: Run) -> dict[str, Any]:
     chain = run.chains.get(run.pair.default_draft)
     if chain is None or not chain.target:
         raise UserError("Nothing was decoded, so there is no speculation length to choose: try a longer prompt.")
-    simulated = static_sweep(Replay(chain), run_costs(run), **ending(run))
+    simulated = Replay.of_run(run, chain.draft).static_sweep(run_costs(run))
     speedups = {sl: round(one.speedup, 3) for sl, one in enumerate(simulated, start=1)}
     best = max(speedups, key=lambda sl: (speedups[sl], -sl))
     return {

@@ -14,7 +14,7 @@ from statistics import median
 
 from ..records.trace import Chain, Costs, Run, Token, Trace
 from .run_costs import run_costs
-from .whatif import Replay, ending, static_sweep
+from .whatif import Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +259,6 @@ def static_opt(run: Run, draft: str | None = None) -> tuple[int, float] | None:
     chain = run.chains.get(draft or run.pair.default_draft)
     if chain is None or not chain.target:
         return None
-    simulated = static_sweep(Replay(chain), run_costs(run), **ending(run))
+    simulated = Replay.of_run(run, chain.draft).static_sweep(run_costs(run))
     best = max(range(len(simulated)), key=lambda index: (simulated[index].speedup, -index))
     return best + 1, simulated[best].speedup

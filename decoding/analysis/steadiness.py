@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..lookahead.lanes import parse_lane
 from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
-from .whatif import Replay, ending, static_sweep
+from .whatif import Replay
 
 MAX_CONTRADICTION = (
     0.25  # by how much a longer check may be timed as cheaper than a shorter one (v is fitted through both)
@@ -48,7 +48,7 @@ def _against_its_replay(run: Run, trace: Trace) -> str:
         return ""
     lane = parse_lane(trace.lane)
     sl = int(lane.number or 0)
-    replayed = static_sweep(Replay(chain), run.costs, **ending(run))
+    replayed = Replay.of_run(run, chain.draft).static_sweep(run.costs)
     if not 1 <= sl <= len(replayed):
         return ""
     simulated = replayed[sl - 1].speedup

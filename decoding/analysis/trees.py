@@ -40,7 +40,7 @@ class Growth:
 def simulate_trees(
     chain: Chain, growths: list[Growth], costs: Costs, policy: TreePolicy, max_new_tokens: int
 ) -> Simulated:
-    """The iterations of ``policy`` on the chain's text, and their cost; see :func:`.whatif.simulate`.
+    """The iterations of ``policy`` on the chain's text, and their cost; see :meth:`.whatif.Replay.simulate`.
 
     ``growths[start]`` is that from the output position ``start``. Raises UserError for a policy whose trees may be
     larger than what was recorded.

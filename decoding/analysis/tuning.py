@@ -28,7 +28,7 @@ from ..records.machine import describe_machine
 from ..records.trace import Costs
 from .validation import FILE as VALIDATION
 from .validation import policies_digest
-from .whatif import Recorded
+from .whatif import Replay
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ def _kept_here(pattern: str = "*.json") -> Iterator[dict[str, Any]]:
 class Bench:
     """Computes the latency of policies on validation chains, under one set of costs."""
 
-    def __init__(self, recorded: Sequence[Recorded], costs: Costs) -> None:
+    def __init__(self, recorded: Sequence[Replay], costs: Costs) -> None:
         self._recorded, self._costs = recorded, costs
         self._draft = recorded[0].chain.draft
 
@@ -162,7 +162,7 @@ class Bench:
 
 
 def choose(
-    recorded: Sequence[Recorded],
+    recorded: Sequence[Replay],
     heads: Mapping[str, Head],
     costs: Costs,
     stopped: Callable[[], bool] = lambda: False,

@@ -24,7 +24,7 @@ from ..errors import UserError
 from ..files import digest_of_files, write_whole
 from ..lookahead.policy_files import AGAIN, weights_digest
 from ..records.trace import Chain, Finish, Guesses
-from .whatif import Recorded
+from .whatif import Replay
 
 FILE = "validation.safetensors"
 SCHEMA = "speculoscope.validation/1"
@@ -37,7 +37,7 @@ SCORE = "score "  # begins the names of the arrays with a policy's scores
 
 
 def write_validation(
-    folder: Path, fingerprints: tuple[str, str], policies: Sequence[str], recorded: Sequence[Recorded]
+    folder: Path, fingerprints: tuple[str, str], policies: Sequence[str], recorded: Sequence[Replay]
 ) -> None:
     """Writes the chains of a draft with the scores of ``policies``, whose files are in ``folder``.
 
@@ -96,7 +96,7 @@ def _first(guesses: Guesses, n: int) -> Guesses:
 
 def read_validation(
     folder: Path, draft: str, target_fingerprint: str | None = None, draft_fingerprint: str | None = None
-) -> list[Recorded]:
+) -> list[Replay]:
     """The chains of ``draft`` beside its policies in ``folder``, with the scores of those whose weights are still the
     same.
 
@@ -133,10 +133,10 @@ def policies_digest(folder: Path) -> str:
     return digest_of_files(sorted([*folder.glob("*.json"), *folder.glob(FILE)]))
 
 
-def _recorded(draft: str, arrays: Mapping[str, np.ndarray], policies: Sequence[str]) -> list[Recorded]:
+def _recorded(draft: str, arrays: Mapping[str, np.ndarray], policies: Sequence[str]) -> list[Replay]:
     read = _read_from_every_place if "reach" in arrays else _read_along_texts
     facts = zip(read(draft, arrays, policies), arrays["limit"].tolist(), arrays["finish"].tolist(), strict=True)
-    return [Recorded(chain, limit, FINISHES[finish]) for chain, limit, finish in facts]
+    return [Replay(chain, limit, FINISHES[finish]) for chain, limit, finish in facts]
 
 
 def _read_along_texts(draft: str, arrays: Mapping[str, np.ndarray], policies: Sequence[str]) -> Iterator[Chain]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypedDict
 
 from ..errors import UserError
 from ..lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
@@ -54,14 +53,41 @@ class Simulated:
         return sum(a for _, _, a in self.iterations)
 
 
+@dataclass
 class Replay:
-    """A chain prepared for replay: per output position, how many guesses hold and how many exist."""
+    """A text with the chain of a draft along it, and how it ended: all that is needed to replay policies on it.
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.n_tokens = len(chain.target)
-        self.holds = [*map(chain.holds, range(self.n_tokens)), 0] if chain.starts else _runs_that_hold(chain)
-        self.reach = [self._reach(start) for start in range(self.n_tokens)]
+    ``max_new_tokens``: the token limit (requested or left by the context); it matters where ``finish`` says that the
+    text ended before it.
+    """
+
+    chain: Chain
+    max_new_tokens: int = 0
+    finish: Finish = "length"
+
+    @classmethod
+    def of_run(cls, run: Run, draft: str) -> Replay:
+        """The text of ``run`` with the chain of ``draft``."""
+        return cls(run.chains[draft], *ending(run))
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.chain.target)
+
+    @property
+    def wanted(self) -> int:
+        """Tokens that the text might have had."""
+        return max(self.n_tokens, self.max_new_tokens) if self.finish in ("eos", "stop") else self.n_tokens
+
+    @cached_property
+    def holds(self) -> list[int]:
+        """By output position, and 0 after the text: how many guesses of an iteration there hold."""
+        return [*map(self.chain.holds, range(self.n_tokens)), 0] if self.chain.starts else _runs_that_hold(self.chain)
+
+    @cached_property
+    def reach(self) -> list[int]:
+        """By output position: how many guesses of an iteration there exist."""
+        return [self._reach(start) for start in range(self.n_tokens)]
 
     def _reach(self, start: int) -> int:
         if self.chain.starts:
@@ -85,6 +111,28 @@ class Replay:
             return self.chain.along, start + index
         return self.chain.tails[start + held], index - held - 1
 
+    def simulate(self, costs: Costs, policy: LookaheadPolicy, paid: Costs | None = None) -> Simulated:
+        """The iterations of ``policy`` on the text, and their cost.
+
+        Args:
+            costs: the cost curves that the policy weighs, see :func:`with_costs` for others.
+            paid: what the iterations cost, where that is known better (:func:`run_costs`); by default ``costs``.
+
+        Returns:
+            cost: sum over iterations of ``first + n * (c + decision) + v(n + 1) + o``;
+            speedup: ``n_tokens * (v(1) + o) / cost``.
+        """
+        chain, paid = self.chain, paid or costs
+        policy.reset(LaneContext(chain.draft, costs, self.wanted, chain.holds, self.n_tokens))
+        iterations = list(_iterate(self, policy))
+        cost = _cost(iterations, paid, chain.draft, policy.name)
+        plain = self.n_tokens * paid.iteration(0, None)
+        return Simulated(iterations, self.n_tokens, cost, plain / cost if cost else 1.0)
+
+    def static_sweep(self, costs: Costs) -> list[Simulated]:
+        """``static:1`` to ``static:SL_CAP`` on the text."""
+        return [self.simulate(costs, Static(sl)) for sl in range(1, SL_CAP + 1)]
+
 
 def _runs_that_hold(chain: Chain) -> list[int]:
     holds = [0] * (len(chain.target) + 1)
@@ -99,68 +147,9 @@ def _n_guesses(tail: Guesses | None) -> int:
     return next((i for i, choice in enumerate(tail.choice) if choice is None), len(tail.choice))
 
 
-def simulate(
-    chain: Chain | Replay,
-    costs: Costs,
-    policy: LookaheadPolicy,
-    *,
-    paid: Costs | None = None,
-    max_new_tokens: int | None = None,
-    finish: Finish = "length",
-) -> Simulated:
-    """The iterations of ``policy`` on the chain's text, and their cost.
-
-    Args:
-        chain: the chain, or its Replay to simulate many policies on it.
-        costs: the cost curves that the policy weighs, see :func:`with_costs` for others.
-        paid: what the iterations cost, where that is known better (:func:`run_costs`); by default ``costs``.
-        max_new_tokens: the run's token limit (requested or left by the context); matters if the text ended earlier.
-        finish: how the text ended. "eos" and "stop" leave room up to ``max_new_tokens``.
-
-    Returns:
-        cost: sum over iterations of ``first + n * (c + decision) + v(n + 1) + o``;
-        speedup: ``n_tokens * (v(1) + o) / cost``.
-    """
-    replay = _replay(chain)
-    chain = replay.chain
-    wanted = replay.n_tokens
-    if finish in ("eos", "stop"):
-        wanted = max(wanted, max_new_tokens or 0)
-    policy.reset(LaneContext(chain.draft, costs, wanted, chain.holds, replay.n_tokens))
-    iterations = list(_iterate(replay, policy, wanted))
-    paid = paid or costs
-    cost = _cost(iterations, paid, chain.draft, policy.name)
-    plain = replay.n_tokens * paid.iteration(0, None)
-    return Simulated(iterations, replay.n_tokens, cost, plain / cost if cost else 1.0)
-
-
-@dataclass
-class Recorded:
-    """A text with the chain of a draft along it, and how it ended."""
-
-    chain: Chain
-    max_new_tokens: int
-    finish: Finish
-
-    @cached_property
-    def replay(self) -> Replay:
-        return Replay(self.chain)
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self.chain.target)
-
-    def simulate(self, costs: Costs, policy: LookaheadPolicy) -> Simulated:
-        return simulate(self.replay, costs, policy, max_new_tokens=self.max_new_tokens, finish=self.finish)
-
-
-def _replay(chain: Chain | Replay) -> Replay:
-    return chain if isinstance(chain, Replay) else Replay(chain)
-
-
-def _iterate(replay: Replay, policy: LookaheadPolicy, wanted: int) -> Iterator[tuple[int, int, int]]:
+def _iterate(replay: Replay, policy: LookaheadPolicy) -> Iterator[tuple[int, int, int]]:
     state = DraftState(scores={head: [] for head in replay.chain.along.scores})
-    start = 0
+    start, wanted = 0, replay.wanted
     while start < replay.n_tokens:
         most = min(wanted - start - 1, replay.reach[start])
         if policy.cap is not None:
@@ -224,28 +213,6 @@ def _with_first(costs: Costs, draft: str, draft_step: float) -> dict[str, float]
     return {**costs.first_step, draft: first * draft_step / known if known else first}
 
 
-def static_sweep(
-    chain: Chain | Replay,
-    costs: Costs,
-    longest: int = SL_CAP,
-    max_new_tokens: int | None = None,
-    finish: Finish = "length",
-) -> list[Simulated]:
-    """``static:1`` to ``static:longest`` on one chain; the rest as for :func:`simulate`."""
-    replay = _replay(chain)
-    return [
-        simulate(replay, costs, Static(sl), max_new_tokens=max_new_tokens, finish=finish)
-        for sl in range(1, longest + 1)
-    ]
-
-
-class Ending(TypedDict):
-    """How a text ended, as keyword arguments of :func:`simulate`."""
-
-    max_new_tokens: int
-    finish: Finish
-
-
 def simulate_lane(
     run: Run, lane: str | Lane, heads: Mapping[str, Head] | None = None, cost_ratio: float | None = None
 ) -> Simulated:
@@ -273,18 +240,17 @@ def sweep(
     found, own = {}, run_costs(run)
     for lane in (parse_lane(one) if isinstance(one, str) else one for one in asked):
         draft = _draft_of(run, lane)
-        replay = replays.get(draft) or replays.setdefault(draft, Replay(run.chains[draft]))
+        replay = replays.get(draft) or replays.setdefault(draft, Replay.of_run(run, draft))
         paid = own if cost_ratio is None else with_costs(own, draft, draft_step=cost_ratio)
         weighed = run.costs if cost_ratio is None else paid
-        found[lane.text] = simulate(replay, weighed, make_policy(lane, heads), paid=paid, **ending(run))
+        found[lane.text] = replay.simulate(weighed, make_policy(lane, heads), paid)
     return found
 
 
-def ending(run: Run) -> Ending:
-    """How the text of ``run`` ended."""
-    trace = run.baseline or run.lanes[0]
+def ending(run: Run) -> tuple[int, Finish]:
+    """The token limit of the text of ``run``, and how it ended."""
     limit = run.settings.max_new_tokens if run.token_limit is None else run.token_limit
-    return {"max_new_tokens": limit, "finish": trace.finish}
+    return limit, (run.baseline or run.lanes[0]).finish
 
 
 def _draft_of(run: Run, lane: Lane) -> str:

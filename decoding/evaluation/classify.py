@@ -98,8 +98,7 @@ def _predictions(
     """(predicted to hold, held) at the positions that the policy decided on; where its ``cap`` decided, it predicts
     that the guess holds.
     """
-    wanted = sample.max_new_tokens if sample.finish in ("eos", "stop") else sample.n_tokens
-    holds, reach = sample.replay.holds, sample.replay.reach
+    wanted, holds, reach = sample.wanted, sample.holds, sample.reach
     for start, drafted, accepted in iterations:
         most = min(wanted - start - 1, reach[start])
         decided = drafted < (most if cap is None else min(cap, most))

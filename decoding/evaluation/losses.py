@@ -60,7 +60,7 @@ def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Co
 
 
 def _stopped_too_soon(sample: Sample, iterations: Sequence[tuple[int, int, int]], cap: int | None) -> int:
-    holds = sample.replay.holds
+    holds = sample.holds
     most = sample.n_tokens if cap is None else cap
     return sum(n < min(most, holds[start]) for start, n, _ in iterations if start + n + 1 < sample.n_tokens)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..analysis.trees import Growth, simulate_trees
-from ..analysis.whatif import Recorded, Simulated
+from ..analysis.whatif import Replay, Simulated
 from ..lookahead.base import LookaheadPolicy, TreePolicy
 from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
@@ -18,17 +18,17 @@ from .results import ALL
 
 
 @dataclass(kw_only=True)
-class Sample(Recorded):
+class Sample(Replay):
     """The text of one prompt of one suite. ``trees``: the growth of trees from each of its places."""
 
     prompt: str  # its id
     suite: str
     trees: list[Growth] | None = None
 
-    def simulate(self, costs: Costs, policy: LookaheadPolicy) -> Simulated:
+    def simulate(self, costs: Costs, policy: LookaheadPolicy, paid: Costs | None = None) -> Simulated:
         if isinstance(policy, TreePolicy) and self.trees is not None:
             return simulate_trees(self.chain, self.trees, costs, policy, self.max_new_tokens)
-        return super().simulate(costs, policy)
+        return super().simulate(costs, policy, paid)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, log_loss, roc_auc_score
 
-from ..analysis.whatif import Recorded
+from ..analysis.whatif import Replay
 from ..errors import UserError
 from ..records.trace import Chain, Guesses
 
@@ -94,7 +94,7 @@ def calibration_error(p: np.ndarray, held: np.ndarray) -> float:
     return float(total)
 
 
-def rescored(recorded: Recorded, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Recorded:
+def rescored(recorded: Replay, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Replay:
     """The chain with only one column of scores, transformed and named after its ``policy``."""
     chain = recorded.chain
 
@@ -131,7 +131,7 @@ def _extend(to: Guesses, guesses: Guesses, part: slice) -> None:
         column += guesses.scores[name][part]
 
 
-def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
+def along(recorded: Sequence[Replay], column: str) -> tuple[np.ndarray, np.ndarray]:
     """(score, held) for the judged guess of each place."""
     scores = np.concatenate([judged(one.chain).scores[column] for one in recorded])
     return scores, np.concatenate([held(one.chain) for one in recorded])
@@ -152,7 +152,7 @@ def _right(guesses: Guesses, chain: Chain) -> np.ndarray:
     return np.array([a == b for a, b in zip(guesses.choice, chain.target, strict=True)], dtype=np.float64)
 
 
-def first_guesses(recorded: Sequence[Recorded]) -> dict[str, float]:
+def first_guesses(recorded: Sequence[Replay]) -> dict[str, float]:
     """Chance that an iteration's first guess holds: at the start, after full acceptance, after a rejection.
 
     After a rejection at t the next iteration begins at t + 1. After full acceptance it can begin anywhere; this is

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.tuning import Bench
-from ..analysis.whatif import Recorded
+from ..analysis.whatif import Replay
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
 from ..lookahead.heads import Head
 from ..lookahead.ngrams import Ngrams
@@ -59,7 +59,7 @@ class Calibrated:
 
     candidate: Candidate
     trained: Trained
-    recorded: list[Recorded]  # with this head's scores under the policy's name
+    recorded: list[Replay]  # with this head's scores under the policy's name
     bench: Bench
     costs: Costs  # its decision cost under the policy's name
     figures: dict[str, float]
@@ -103,7 +103,7 @@ def train_candidates(positions: Positions, ngrams: Ngrams | None, epochs: int, s
     ]
 
 
-def choose(policy: str, candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
+def choose(policy: str, candidates: Sequence[Candidate], recorded: list[Replay], costs: Costs) -> Fitted:
     """The candidate of ``policy`` with the least simulated validation latency, calibrated and tuned."""
     found = [(one.candidate.column, _tune(one)) for one in _calibrate(candidates, policy, recorded, costs)]
     column, best = min(found, key=lambda item: item[1].latency)
@@ -135,9 +135,7 @@ def _tune(one: Calibrated) -> Fitted:
     )
 
 
-def _calibrate(
-    candidates: Sequence[Candidate], policy: str, recorded: list[Recorded], costs: Costs
-) -> list[Calibrated]:
+def _calibrate(candidates: Sequence[Candidate], policy: str, recorded: list[Replay], costs: Costs) -> list[Calibrated]:
     found = []
     for one in candidates:
         if one.policy != policy:

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.isotonic import isotonic_regression
 from torch import nn
 
-from ..analysis.whatif import Recorded
+from ..analysis.whatif import Replay
 from ..lookahead.base import SL_CAP
 from ..lookahead.costaware import CostAware, updated
 from ..lookahead.costaware_heads import (
@@ -141,7 +141,7 @@ def _settings(one: Calibrated) -> dict[str, Any]:
     return chances | {"ledger": rows_to_json(rows)}
 
 
-def fit_chances(recorded: Sequence[Recorded]) -> dict[str, Any]:
+def fit_chances(recorded: Sequence[Replay]) -> dict[str, Any]:
     """``this``: coefficients of a guess's chance; ``next``: of the chance of the guess after one that held; ``recent``:
     the match rate, with which a text starts.
     """

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..analysis.tuning import Bench
 from ..analysis.validation import write_validation
-from ..analysis.whatif import Recorded
+from ..analysis.whatif import Replay
 from ..comparison.chain import record_chain
 from ..comparison.costs import measure_costs, measure_decision, smooth_costs
 from ..comparison.prepare import (
@@ -135,7 +135,7 @@ class _Job:
         source = make_draft(self.pair, self.draft, rule, ALL_FEATURES)
         return LiveCollector(target, source, self._vocab, known_ids(model, rule), self.ngrams)
 
-    def record(self, texts: Texts, heads: Mapping[str, Head]) -> list[Recorded]:
+    def record(self, texts: Texts, heads: Mapping[str, Head]) -> list[Replay]:
         """Chains along the validation texts.
 
         Hardly any policy guesses on for SL_CAP tokens after a mistake, so that longer tails would change nothing.
@@ -156,7 +156,7 @@ class _Job:
                 cancelled=self._cancelled,
             )
             finish: Finish = "length" if len(text) >= self.options.max_new_tokens else "eos"
-            found.append(Recorded(chain, self.options.max_new_tokens, finish))
+            found.append(Replay(chain, self.options.max_new_tokens, finish))
         return found
 
     def ship_chains(self, folder: Path, texts: Texts) -> None:
@@ -203,7 +203,7 @@ class _Job:
 
 
 def _choose(
-    job: _Job, candidates: list[Candidate], recorded: list[Recorded], costs: Costs, data: dict[str, object]
+    job: _Job, candidates: list[Candidate], recorded: list[Replay], costs: Costs, data: dict[str, object]
 ) -> list[PolicyFile]:
     """The best candidate of each policy, tuned, as a policy file."""
     bench = Bench(recorded, costs)

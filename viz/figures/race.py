@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from decoding.analysis.metrics import draft_passes, ending, mean_sl, speedup, static_sweep, thrown_away
+from decoding.analysis.metrics import draft_passes, mean_sl, speedup, thrown_away
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.whatif import Replay
 from decoding.lookahead.lanes import is_usable
@@ -240,7 +240,7 @@ def draw_static_speedups(run: Run) -> Drawing:
 
 def static_speedups(run: Run, draft: str) -> dict[int, float]:
     """Simulated speedup of static:1..20 with ``draft`` on this run's text, at this run's own costs."""
-    sweep = static_sweep(Replay(run.chains[draft]), run_costs(run), **ending(run))
+    sweep = Replay.of_run(run, draft).static_sweep(run_costs(run))
     return {sl: simulated.speedup for sl, simulated in enumerate(sweep, start=1)}
 
 

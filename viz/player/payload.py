@@ -64,7 +64,7 @@ def run_payload(
         details: with everything that is recorded of each token, which the Learn tab explains step by step.
     """
     doubtful, asked = contradictions(run), is_asked(run.settings.chat, run.pair.name)
-    doubt, how, lead = sentences.doubt(run, point), ending(run), sentences.lead_lane(run, point)
+    doubt, lead, (limit, finish) = sentences.doubt(run, point), sentences.lead_lane(run, point), ending(run)
     seen = count_seen(run.lanes[lead]) if run.lanes else None
     return {
         "id": run.id,
@@ -91,8 +91,8 @@ def run_payload(
         "time_table": _time_table(run),
         "lanes": [_lane(run, trace, doubtful, details) for trace in run.lanes],
         "default_draft": run.pair.default_draft,
-        "token_limit": how["max_new_tokens"],
-        "finish": how["finish"],
+        "token_limit": limit,
+        "finish": finish,
         "doubtful": bool(doubtful),
         "costs": to_plain(run_costs(run)),
         "weighed": to_plain(run.costs),
