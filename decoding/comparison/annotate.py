@@ -14,7 +14,7 @@ from ..loop.drafting import MODEL_FREE, prefill
 from ..loop.features import as_rows
 from ..loop.sampling import softmax
 from ..loop.speculative import RawIteration
-from ..records.proposal import path_to
+from ..records.proposal import parents_in
 from ..records.trace import Chain, Fate, Iteration, Token
 from .prepare import Prepared, abilities_of
 
@@ -247,21 +247,24 @@ def fate_of(raw: RawIteration, index: int) -> Fate:
 
 def rejected_above(raw: RawIteration, index: int) -> list[int]:
     """Of the guesses above ``index``, those that were not accepted, in the order of the text."""
-    if raw.parents is None:
-        return list(range(raw.n_accepted, index))
-    return [node for node in path_to(raw.parents, index)[:-1] if node >= raw.n_accepted]
+    parents, wrong = parents_in(raw.parents, len(raw.drafted)), list[int]()
+    while (index := parents[index]) >= raw.n_accepted:
+        wrong.append(index)
+    return wrong[::-1]
 
 
 def depth_of(raw: RawIteration, index: int) -> int:
     """Number of guesses above the guess ``index``."""
-    return index if raw.parents is None else len(path_to(raw.parents, index)) - 1
+    wrong = rejected_above(raw, index)
+    accepted = parents_in(raw.parents, len(raw.drafted))[wrong[0] if wrong else index]  # of those, each is one deeper
+    return accepted + 1 + len(wrong)
 
 
 def fate_of_emitted(raw: RawIteration) -> Fate:
     """Fate of the target's own token."""
     if not raw.drafted:
         return "plain"
-    rest = raw.parents[raw.n_accepted :] if raw.parents is not None else range(raw.n_accepted - 1, len(raw.drafted) - 1)
+    rest = parents_in(raw.parents, len(raw.drafted))[raw.n_accepted :]
     return "correction" if raw.n_accepted - 1 in rest else "bonus"
 
 

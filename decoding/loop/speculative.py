@@ -92,14 +92,14 @@ def speculative_decode(
         clock.lap(VERIFY)
 
         # The text takes the tokens up to its end, and both models discard the rest.
-        accepted = state.tokens[:n_accepted] if state.parents is None else [state.tokens[node] for node in path]
-        new = [*accepted, emitted]
+        new = [*(state.tokens[node] for node in path), emitted]
         n_kept, finish = limits.cut(text[len(prompt) :], new)
         text += new[:n_kept]
         if draft is not None:
             draft.observe(n_accepted, _states(target, path, state) if layers else ())
             draft.forget(len(text) - 1, path)
-        _forget(target, text, n_kept, path, state)
+        top = len(text) - n_kept  # the pass read the token before the guesses, and then these
+        target.rewind(top, [top + node for node in path[: n_kept - 1]])
         policy.observe(len(state.tokens), n_accepted)
         drafted, parents, draws = state.tokens[:], state.parents, rule.draws
         if isinstance(policy, TreePolicy):
@@ -127,16 +127,6 @@ def _states(target: CachedModel, path: Sequence[int], state: DraftState) -> Stat
         return tuple(rows[: len(path) + 1] for rows in target.last_states)
     kept = [0, *(node + 1 for node in path)]
     return tuple(rows[kept] for rows in target.last_states)
-
-
-def _forget(target: CachedModel, text: list[int], n_kept: int, path: Sequence[int], state: DraftState) -> None:
-    """Keeps the text in the target's cache, except its last token, which the next pass reads."""
-    end = len(text) - 1
-    if state.parents is None:
-        target.rewind(end)
-    else:  # the pass read the token before the tree, and then its nodes
-        top = end - n_kept + 1
-        target.rewind(top, [top + node for node in path[: n_kept - 1]])
 
 
 def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_text: int) -> tuple[int, StopReason]:

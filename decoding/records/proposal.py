@@ -22,7 +22,12 @@ class Proposal:
     @property
     def depths(self) -> list[int]:
         """Number of tokens above each token; 0 for one that follows the text."""
-        return list(range(len(self.tokens))) if self.parents is None else depths_of(self.parents)
+        return depths_of(parents_in(self.parents, len(self.tokens)))
+
+
+def parents_in(parents: Sequence[int] | None, n: int) -> Sequence[int]:
+    """``parents`` of ``n`` nodes; those of a chain (None), the tree in which each node follows the one before it."""
+    return range(-1, n - 1) if parents is None else parents
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:

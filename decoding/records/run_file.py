@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import UserError, first_fault
 from ..files import write_whole
 from .events import Event
+from .proposal import parents_in
 from .request import check_request
 from .trace import SCHEMA, Costs, Guesses, Iteration, Run, Trace, keeps_direction
 
@@ -137,18 +138,11 @@ def _check_trace(trace: Trace, costs: Costs) -> None:
 
 
 def _fates_in_order(iteration: Iteration) -> bool:
-    """Accepted ones first, at most one rejected, then dropped ones; the emitted token is the target's own."""
-    fates = [DRAFTED.index(token.fate) for token in iteration.drafted if token.fate in DRAFTED]
-    if iteration.parents is not None:
-        return _tree_in_order(iteration, iteration.parents)
-    own = iteration.emitted is None or iteration.emitted.fate not in DRAFTED
-    return own and len(fates) == len(iteration.drafted) and fates == sorted(fates) and fates.count(1) <= 1
-
-
-def _tree_in_order(iteration: Iteration, parents: list[int]) -> bool:
-    """The accepted path first; a guess is rejected if it follows that path, and dropped otherwise."""
-    n_accepted = iteration.n_accepted
-    if len(parents) != len(iteration.drafted) or parents[:n_accepted] != list(range(-1, n_accepted - 1)):
+    """The accepted path first; a guess is rejected, or dropped, if it follows that path, and dropped otherwise; the
+    emitted token is the target's own.
+    """
+    n_accepted, parents = iteration.n_accepted, parents_in(iteration.parents, len(iteration.drafted))
+    if len(parents) != len(iteration.drafted) or [*parents[:n_accepted]] != [*range(-1, n_accepted - 1)]:
         return False
     for index, (token, parent) in enumerate(zip(iteration.drafted, parents)):
         allowed = ("accepted",) if index < n_accepted else ("rejected", "dropped")[parent >= n_accepted :]

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from .events import IDENTIFIER
-from .proposal import depths_of
+from .proposal import depths_of, parents_in
 from .request import CompareRequest
 
 SCHEMA: Final = "speculoscope.run/1"
@@ -100,14 +100,12 @@ class Iteration:
     @property
     def n_steps(self) -> int:
         """Draft passes behind the guesses: one for each guess of a chain, and for each place of a tree."""
-        if self.reads is not None:
-            return self.reads
-        return len(self.drafted) if self.parents is None else len(set(self.parents))
+        return len(set(parents_in(self.parents, len(self.drafted)))) if self.reads is None else self.reads
 
     @property
     def deepest(self) -> int:
         """The most guesses below each other."""
-        return len(self.drafted) if self.parents is None else max(depths_of(self.parents), default=-1) + 1
+        return max(depths_of(parents_in(self.parents, len(self.drafted))), default=-1) + 1
 
     @property
     def n_drafted(self) -> int:
