@@ -15,7 +15,7 @@ import torch
 
 from decoding.comparison.compare import Cancel, Comparison
 from decoding.comparison.prepare import prepare
-from decoding.engines.base import OUTSIDE, CachedModel, check_rewind
+from decoding.engines.base import CachedModel, check_rewind
 from decoding.engines.inputs import Branches, EncodedPrompt, encoded
 from decoding.errors import UserError
 from decoding.records.request import CompareRequest
@@ -82,9 +82,6 @@ class ToyModel(CachedModel):
         self.passes.append(len(ids))
         return self._read(ids, branches)
 
-    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        return self.extend(ids, branches)[:, self.head_ids]
-
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
         check_rewind(length, len(self._ids), rows)
         self._ids[length:] = [self._ids[row] for row in rows]
@@ -104,9 +101,7 @@ class ToyModel(CachedModel):
                 states.append([token, len(self._ids), *contexts[-1][:2], 0, 0][:4])
         self.last_states = (torch.tensor(states, dtype=torch.float32),) * len(self.kept_layers)
         rows = np.array([self._row(context) for context in contexts])
-        if self.head_ids is not None:
-            rows[:, np.setdiff1d(np.arange(self.vocab_size), self.head_ids)] = OUTSIDE
-        return torch.from_numpy(rows)
+        return torch.from_numpy(rows if self.head_ids is None else rows[:, self.head_ids])
 
     def _row(self, context: tuple[int, ...]) -> np.ndarray:
         return _logits(self.seed, context, self._vocab, self.vocab_size, self.agree, self.sharpness)

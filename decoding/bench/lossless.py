@@ -288,25 +288,19 @@ class RememberingModel(CachedModel):
             self._steps.append(_Step(_Rewind(length, tuple(rows)), length, length + len(rows)))
 
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        return self._read("extend", ids, branches)
-
-    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        return self._read("extend_reduced", ids, branches)
-
-    def _read(self, kind: str, ids: Sequence[int], branches: Branches | None) -> Any:
         place = None if branches is None else (branches.trunk, tuple(map(tuple, branches.paths)))
         step = _Step(_Pass(tuple(ids), place), self.length, self.length + len(ids))
-        key = (kind, self.kept_layers, tuple(self._steps), step)
+        key = (self.kept_layers, tuple(self._steps), step)
         if key not in self._memory:
-            self._memory[key] = self._compute(kind, step)
+            self._memory[key] = self._compute(step)
         self._steps.append(step)
         answer, self.last_states = self._memory[key]
         return self._restored(answer)
 
-    def _compute(self, kind: str, step: _Step) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    def _compute(self, step: _Step) -> tuple[Any, tuple[torch.Tensor, ...]]:
         self._catch_up()
         self._model.kept_layers = self.kept_layers
-        logits = self._do(step, kind)
+        logits = self._do(step)
         return self._kept(logits), tuple(one.clone() for one in self._model.last_states)
 
     def _catch_up(self) -> None:
@@ -320,15 +314,15 @@ class RememberingModel(CachedModel):
         for step in self._steps[common:]:
             self._do(step)
 
-    def _do(self, step: _Step, kind: str = "extend") -> Any:
+    def _do(self, step: _Step) -> Any:
         """Repeats one step on ``_model``; the logits of a pass."""
         self._done.append(step)
         if isinstance(step.change, _Rewind):
             return self._model.rewind(step.change.length, step.change.rows)
         ids, place = list(step.change.ids), step.change.branches
         if place is None:
-            return getattr(self._model, kind)(ids)
-        return getattr(self._model, kind)(ids, Branches(place[0], list(map(list, place[1]))))
+            return self._model.extend(ids)
+        return self._model.extend(ids, Branches(place[0], list(map(list, place[1]))))
 
     def _kept(self, logits: torch.Tensor) -> Any:
         return logits.clone()

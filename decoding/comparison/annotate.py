@@ -11,7 +11,7 @@ from ..analysis.whatif import Replay
 from ..engines.inputs import EncodedPrompt
 from ..loop.acceptance import AcceptanceRule, Coupling
 from ..loop.drafting import MODEL_FREE, prefill
-from ..loop.features import as_rows
+from ..loop.features import all_rows
 from ..loop.sampling import softmax
 from ..loop.speculative import RawIteration
 from ..records.proposal import parents_in
@@ -112,7 +112,7 @@ class _Reader:
         prefill(self._model, self._prompt)
         feed = [self._prompt.ids[-1], *output][: self._model.max_length - len(self._prompt) + 1]
         for first in range(0, len(feed), CHUNK):
-            rows = as_rows(self._model.extend(feed[first : first + CHUNK]))
+            rows = all_rows(self._model, self._model.extend(feed[first : first + CHUNK]))
             for offset, row in enumerate(rows):
                 at = first + offset
                 self._add(row, at, (), wanted.get(at, set()))
@@ -134,7 +134,7 @@ class _Reader:
         if length + len(wrong) > self._model.max_length or length > self._model.length:
             return
         self._model.rewind(length)
-        rows = as_rows(self._model.extend(wrong[:-1]))
+        rows = all_rows(self._model, self._model.extend(wrong[:-1]))
         for index, row in enumerate(rows, start=1):
             self._add(row, at + index, tuple(wrong[:index]), {wrong[index]})
 

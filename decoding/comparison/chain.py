@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.trees import Growth
-from ..engines.base import CachedModel, is_reduced
+from ..engines.base import CachedModel
 from ..engines.inputs import EncodedPrompt
 from ..errors import Cancelled
 from ..lookahead.base import SL_CAP, TREE_CAP, DraftState
@@ -61,20 +61,13 @@ def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
     choices: list[int | None] = []
     ids = known_ids(model, prepared.rule)
     for first in range(0, len(feed), ROWS):
-        for row in _rows(model, feed[first : first + ROWS], ids):
+        rows = as_rows(model.extend(feed[first : first + ROWS]))
+        for row in rows if ids is None else rows[:, : len(ids)]:
             choice, _ = prepared.rule.propose(row, len(choices), ids)
             choices.append(choice if ids is None else int(ids[choice]))
     choices += [None] * (len(output) - len(choices))
     nothing = [0.0] * len(choices)
     return Chain(draft, list(output), Guesses(choices, nothing, nothing), {})
-
-
-def _rows(model: CachedModel, tokens: list[int], ids: np.ndarray | None) -> np.ndarray:
-    """Logits after each of ``tokens``, over ``ids`` where the draft proposes no others."""
-    if ids is None:
-        return as_rows(model.extend(tokens))
-    assert is_reduced(model), "only a reduced head has ids of its own"
-    return as_rows(model.extend_reduced(tokens))[:, : len(ids)]
 
 
 def record_chain(

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from .projections import ParallelHeads, Projections
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
-OUTSIDE = -1e4  # logit of a token outside a reduced head: its probability is 0, and 0 * OUTSIDE is not NaN
+OUTSIDE = -1e4  # logit of a token outside a reduced head, where all are wanted: its probability is 0, not NaN
 
 
 @runtime_checkable
 class CachedModel(Protocol):
     """A causal LM with a KV cache whose end can be discarded at no cost.
 
-    The cache is allocated once; ``rewind`` only moves its end. Logits are float32, [n, vocab], on the model's device.
+    The cache is allocated once; ``rewind`` only moves its end. Logits are float32, [n, vocab], on the model's device;
+    of a reduced head [n, len(head_ids)].
 
     ``last_states`` are the hidden states of the last call after each of ``kept_layers``, each [n, hidden] with one row
     per token read (the whole prompt, for ``prefill``), on the model's device and in its dtype. They are not copied:
@@ -45,7 +46,7 @@ class CachedModel(Protocol):
     last_states: tuple[torch.Tensor, ...]
 
     # Optional abilities of an engine, all absent by default.
-    head_ids: np.ndarray | None = None  # a reduced head: the sorted ids that it may propose; extend_reduced is there
+    head_ids: np.ndarray | None = None  # a reduced head: the sorted ids that it may propose, whose logits it gives
     works_on_device: bool = False  # greedy work without logits on the host: it is a DeviceModel
     can_fork: bool = False  # fork() is there
     can_branch: bool = False  # extend() reads trees
@@ -90,14 +91,6 @@ class CachedModel(Protocol):
 
 
 @runtime_checkable
-class ReducedModel(CachedModel, Protocol):
-    """A draft whose head holds some rows only (``head_ids``); ``extend`` gives all others a logit of OUTSIDE."""
-
-    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        """As ``extend``, with the logits of ``head_ids`` alone, [n, len(head_ids)]."""
-
-
-@runtime_checkable
 class FeatureModel(CachedModel, Protocol):
     """A draft that reads hidden states; ``projections`` turn them into what it reads with a token."""
 
@@ -109,7 +102,7 @@ class FeatureModel(CachedModel, Protocol):
     def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
         """As ``extend`` with ``added`` [n, hidden_size] added to the embeddings of ``ids``.
 
-        Returns only the logits after the last of them, [1, vocab], or of ``head_ids`` alone.
+        Returns only the logits after the last of them, [1, vocab].
         """
 
 
@@ -152,11 +145,6 @@ def check_rewind(length: int, current: int, rows: Sequence[int] = ()) -> None:
         raise ValueError(f"cannot rewind to {length}: the cache holds {current} tokens")
     if rows and not (length <= rows[0] and rows[-1] < current and all(a < b for a, b in zip(rows, rows[1:]))):
         raise ValueError(f"cannot keep the rows {list(rows)} after {length} of {current} tokens")
-
-
-def is_reduced(model: CachedModel) -> TypeGuard[ReducedModel]:
-    """Whether its head holds some rows only."""
-    return model.head_ids is not None
 
 
 def is_on_device(model: CachedModel) -> TypeGuard[DeviceModel]:

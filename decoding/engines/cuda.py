@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from ..records.trace import ModelInfo
 from .attention import CacheShape, Plan, grouped_attention, whole_blocks
-from .base import DEFAULT_MAX_LENGTH, check_room
+from .base import DEFAULT_MAX_LENGTH, OUTSIDE, check_room
 from .cuda_graphs import GraphRunner
 from .inputs import Branches
 from .lean import LeanModel
@@ -184,15 +184,16 @@ class CudaModel(LeanModel):
                 out_logits, out_states = self._pass(part)
             else:
                 out_logits, out_states = self._tree_pass(part, branches.part(first, first + MAX_ROWS))
-            logits.append(_lasting(out_logits[: len(part)]))
+            logits.append(self._lasting(out_logits[: len(part)]))
             states.append(tuple(one[: len(part)] if one_pass else one[: len(part)].clone() for one in out_states))
         self.last_states = states[0] if one_pass else tuple(map(torch.cat, zip(*states)))
         return logits[0] if one_pass else torch.cat(logits)
 
-    @torch.inference_mode()
-    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        logits = self.extend(ids, branches)
-        return logits if self._head_rows is None else logits.index_select(1, self._head_rows)
+    def _lasting(self, logits: torch.Tensor) -> torch.Tensor:
+        """A copy of a pass's logits, which the next launch overwrites; of a reduced head its own."""
+        if self._head_rows is not None:
+            return logits.index_select(1, self._head_rows)
+        return logits.to(torch.float32, copy=True)
 
     # -- greedy work on the device
 
@@ -334,6 +335,15 @@ class CudaModel(LeanModel):
         hidden, states = self._run_blocks(F.embedding(ids, self.embedding), cos, sin, plan)
         return self._logits(hidden), states
 
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final-norm output [n, hidden] -> logits [n, vocab]; those outside a reduced head are OUTSIDE, as
+        greedy work on the device needs the ids."""
+        logits = self.head(hidden)
+        if self._head_rows is None:
+            return logits
+        full = torch.full((logits.shape[0], self.vocab_size), OUTSIDE, device=logits.device)
+        return full.index_copy_(1, self._head_rows, logits)
+
     def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last row of each kept state.
 
@@ -367,8 +377,3 @@ class CudaModel(LeanModel):
         held = (ids[1:] == choices[:-1]) & (self._offsets[: rows - 1] < self._last())
         accepted = held.long().cumprod(0).sum()
         return torch.cat([accepted[None], ids, choices])
-
-
-def _lasting(rows: torch.Tensor) -> torch.Tensor:
-    """A float32 copy of a graph's output, which its next launch overwrites."""
-    return rows.to(torch.float32, copy=True)

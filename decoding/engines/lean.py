@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from ..errors import UserError
 from ..records.trace import ModelInfo
 from .attention import Attention, BagAttention, CacheShape, Plan
-from .base import DEFAULT_MAX_LENGTH, OUTSIDE, ReducedModel, check_prompt, check_rewind, check_room
+from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, keeps_bits, pad_rows
@@ -70,7 +70,7 @@ def has_window(config: Any) -> bool:
     return getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
 
 
-class LeanModel(ReducedModel):
+class LeanModel(CachedModel):
     """A Llama-shaped :class:`~decoding.engines.base.CachedModel`.
 
     ``weights``: name of the number format (formats/).
@@ -252,24 +252,18 @@ class LeanModel(ReducedModel):
         prompt = encoded(prompt)
         check_prompt(prompt.ids, self.max_length)
         self.length = 0
-        return self._logits(self._read(prompt.ids, PREFILL_CHUNK, prompt=prompt)[-1:])
+        return self.head(self._read(prompt.ids, PREFILL_CHUNK, prompt=prompt)[-1:])
 
     @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
-        return self._logits(self._read(ids, ROW_CHUNK, branches))
+        return self.head(self._read(ids, ROW_CHUNK, branches))
 
     @torch.inference_mode()
     def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         return self.head(self._read(ids, ROW_CHUNK, branches, added=added)[-1:])
-
-    @torch.inference_mode()
-    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        """Like ``extend``, with the logits of the head's rows only, [n, len(head_ids)]."""
-        check_room(self.length, len(ids), self.max_length)
-        return self.head(self._read(ids, ROW_CHUNK, branches))
 
     def _read(
         self,
@@ -302,14 +296,6 @@ class LeanModel(ReducedModel):
             with torch.inference_mode():
                 self._attention.move(rows[done:], length + done)
         self.length = length + len(rows)
-
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final-norm output [n, hidden] -> logits [n, vocab]; those outside a reduced head are OUTSIDE."""
-        logits = self.head(hidden)
-        if self._head_rows is None:
-            return logits
-        full = torch.full((logits.shape[0], self.vocab_size), OUTSIDE, device=logits.device)
-        return full.index_copy_(1, self._head_rows, logits)
 
     def _forward(
         self,

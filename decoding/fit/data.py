@@ -27,7 +27,7 @@ from ..lookahead.base import DraftState
 from ..lookahead.ngrams import N_LEVELS, Ngrams
 from ..lookahead.repetition import evidence_along
 from ..loop.drafting import DraftSource, ModelProposal, prefill
-from ..loop.features import FeatureReader, as_rows
+from ..loop.features import FeatureReader, all_rows, as_rows
 from ..loop.limits import Limits
 
 NEEDS = frozenset({"entropy", "top10"})
@@ -219,7 +219,7 @@ class LiveCollector(Collector):
 def _logits_along(model: CachedModel, prompt: list[int], reads: list[int]) -> np.ndarray:
     """Logits after each of ``reads``; the first of these is the prompt's last token."""
     prefill(model, prompt)
-    return as_rows(model.extend(reads))
+    return all_rows(model, model.extend(reads))
 
 
 def split_texts(n_texts: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

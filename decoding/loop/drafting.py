@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engines.base import CachedModel, is_reduced
+from ..engines.base import CachedModel
 from ..engines.inputs import FINAL, Branches, EncodedPrompt, encoded
 from ..errors import UserError
 from ..lookahead.base import DraftState
@@ -170,10 +170,8 @@ class ModelDraft(DraftSource):
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
         """Logits after the last of ``unseen``, over the tokens that the draft can propose."""
-        if self._head_ids is None:
-            return as_rows(self._model.extend(unseen, branches))[-1]
-        assert is_reduced(self._model), "only a reduced head has ids of its own"
-        return as_rows(self._model.extend_reduced(unseen, branches))[-1, : len(self._head_ids)]
+        row = as_rows(self._model.extend(unseen, branches))[-1]
+        return row if self._head_ids is None else row[: len(self._head_ids)]
 
     def _unseen(self, text: list[int], state: DraftState) -> list[int]:
         """The tokens that the model has not read yet: the last proposal or, at first, the end of the text.

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..engines.base import OUTSIDE, CachedModel
+
 TOP = 10
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
 
@@ -16,6 +18,16 @@ def as_rows(logits: Any) -> np.ndarray:
     if isinstance(logits, np.ndarray):
         return logits
     return logits.float().cpu().numpy()  # neither copies what is float32 on the CPU
+
+
+def all_rows(model: CachedModel, logits: Any) -> np.ndarray:
+    """Logits that ``model`` gave, over its whole vocabulary [n, vocab]: OUTSIDE for those that its head lacks."""
+    rows = as_rows(logits)
+    if model.head_ids is None:
+        return rows
+    whole = np.full((len(rows), model.vocab_size), OUTSIDE, dtype=np.float32)
+    whole[:, model.head_ids] = rows
+    return whole
 
 
 class FeatureReader:
