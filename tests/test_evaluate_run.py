@@ -239,6 +239,27 @@ def test_no_room_in_the_context_is_reported(tmp_path):
         run(tmp_path, pair=ToyPair(target_length=20))
 
 
+def test_a_split_without_a_usable_prompt_is_refused_before_anything_is_measured(tmp_path):
+    """The validation prompts are six tokens longer than the test prompts: nothing could be chosen on them."""
+    longest = len("test prompt 0") + OPTIONS.max_new_tokens
+    with pytest.raises(UserError, match="No prompt of the validation split leaves room"):
+        run(tmp_path, pair=ToyPair(target_length=longest))
+
+
+def test_texts_that_are_all_empty_choose_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(stages.Collector, "samples", lambda collector, prompts, draft: [])
+    for drafts in ("", "all"):
+        with pytest.raises(UserError, match="wrote nothing on the validation prompts"):
+            run(tmp_path, replace(OPTIONS, drafts=drafts, clock_prompts=0))
+
+
+def test_a_first_prompt_that_is_too_long_is_left_out(tmp_path, monkeypatch):
+    load = stages.load_suite
+    long = Prompt("long", "code", "validation", 200 * "x", "toy")
+    monkeypatch.setattr(stages, "load_suite", lambda name, split, limit: [long, *load(name, split, limit)])
+    assert run(tmp_path, replace(OPTIONS, clock_prompts=0), ToyPair(agree=0.85, target_length=100))[1].static_opt
+
+
 def test_drafts_are_evaluated_with_prompt_lookup(tmp_path):
     _, result = run(tmp_path, replace(OPTIONS, drafts="all", clock_prompts=1, repeats=1))
     best = {draft.name: draft.best_policy for draft in result.drafts}

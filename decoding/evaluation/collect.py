@@ -65,7 +65,6 @@ class Collector:
         self._tracks = [*self.drafts, *(f"{TREES}{draft}" for draft in self.drafts if trees)]  # what has a file
         self._cancel = cancel
         self._folder = folder
-        self._base = _prepare_all(pair, self.drafts, prompts[0], max_new_tokens)
         self._key: dict[str, Any] = {
             "schema": 1,
             "target": pair.target.info.fingerprint,
@@ -73,6 +72,7 @@ class Collector:
             "max_new_tokens": max_new_tokens,
         }
         self.prompts = self._usable(prompts)
+        self._base = _prepare_all(pair, self.drafts, self.prompts[0], max_new_tokens)
         self._kept = KeptTexts(pair, max_new_tokens)
         self._texts = Lines(folder / "texts.jsonl", self._key)
         self._by_prompt = {record["prompt"]: record for record in self._texts.records}

@@ -84,6 +84,12 @@ class Evaluation(ABC):
         usable = {prompt.id for prompt in self.collector.prompts}
         self.validation = [prompt for prompt in validation if prompt.id in usable]
         self.test = [prompt for prompt in test if prompt.id in usable]
+        for split, prompts in (("validation", self.validation), (options.split, self.test)):
+            if not prompts:
+                raise UserError(
+                    f"No prompt of the {split} split leaves room for the new tokens in this target's context: ask for "
+                    "fewer tokens."
+                )
 
     def run(self) -> Iterator[Progress | EvaluationResult]:
         """All stages; the last item is the result, unless the evaluation was cancelled."""
@@ -127,11 +133,13 @@ class Evaluation(ABC):
         """The readings of the clock so far: {prompt, repeat, lanes: {lane: timing}}."""
         return self.collector.readings(self.clocked_lanes(), self.clock_name)
 
-    def test_samples(self, draft: str) -> list[Sample]:
-        """The chains of ``draft`` on the test prompts. Raises UserError if there are none."""
-        samples = self.collector.samples(self.collector.ready(self.test), draft)
+    def samples(self, prompts: Sequence[Prompt], draft: str) -> list[Sample]:
+        """The chains of ``draft`` on those of ``prompts`` that have them. Raises UserError if there are none."""
+        samples = self.collector.samples(self.collector.ready(prompts), draft)
         if not samples:
-            raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
+            raise UserError(
+                f"The target wrote nothing on the {prompts[0].split} prompts: there is nothing to evaluate."
+            )
         return samples
 
     def setting(self, draft: str, notes: Sequence[str] = ()) -> Setting:
@@ -151,7 +159,7 @@ class Evaluation(ABC):
             threads=target.threads,
             split=options.split,
             max_new_tokens=options.max_new_tokens,
-            prompts=dict(Counter(sample.suite for sample in self.test_samples(draft))),
+            prompts=dict(Counter(sample.suite for sample in self.samples(self.test, draft))),
             validation_prompts=len(self.collector.ready(self.validation)),
             clock_repeats=options.repeats,
             costs=replace(self.collector.costs),
@@ -187,18 +195,19 @@ class PolicyEvaluation(Evaluation):
     @cached_property
     def _lanes(self) -> dict[str, str]:
         """The labels of the tables and the lanes behind them; validation chooses those of TUNED."""
-        return tuned_lanes([*self._asked, STATIC_OPT], self._validation_samples(), self.collector.costs)
-
-    def _validation_samples(self) -> list[Sample]:
-        return self.collector.samples(self.collector.ready(self.validation), self._draft)
+        return tuned_lanes([*self._asked, STATIC_OPT], self.samples(self.validation, self._draft), self.collector.costs)
 
     def tables(self) -> Iterator[Progress | EvaluationResult]:
         yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
         lanes = self._lanes
         yield Progress("tables", "Computing the tables", 0.5)
-        samples, costs, heads = self.test_samples(self._draft), self.collector.costs, self.collector.heads(self._draft)
+        samples, costs, heads = (
+            self.samples(self.test, self._draft),
+            self.collector.costs,
+            self.collector.heads(self._draft),
+        )
         readings = self.readings()
-        validation = self._validation_samples() if self._trees else []
+        validation = self.samples(self.validation, self._draft) if self._trees else []
         yield EvaluationResult(
             self.setting(self._draft, self._notes),
             [
@@ -232,7 +241,8 @@ class DraftsEvaluation(Evaluation):
 
     def tables(self) -> Iterator[Progress | EvaluationResult]:
         collector, readings = self.collector, self.readings()
-        self.test_samples(collector.pair.default_draft)  # there are some
+        for prompts in (self.validation, self.test):
+            self.samples(prompts, collector.pair.default_draft)  # there are some
         validation, test = collector.ready(self.validation), collector.ready(self.test)
         drafts, figures = [], plain_on_clock(readings, collector.costs)
         for number, name in enumerate(collector.drafts):
