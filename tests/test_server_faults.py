@@ -170,6 +170,16 @@ def test_a_token_that_no_header_can_carry_is_refused_on_both_sides(token, monkey
     assert status == 2 and "only ASCII letters" in err
 
 
+def test_the_address_that_serve_prints_is_one_that_a_front_end_takes(monkeypatch):
+    monkeypatch.setattr("uvicorn.Server.run", lambda server: None)
+    monkeypatch.setattr(LocalBackend, "prepare", lambda backend: None)
+    monkeypatch.setattr("decoding.cli.serve.check_address", lambda host, port: None)
+    for host in ("127.0.0.1", "::1", "::"):
+        status, _, err = command("serve", "--host", host, "--insecure")
+        assert status == 0
+        RemoteBackend(err.split("--backend ")[1].split()[0]).close()
+
+
 def test_a_front_end_of_another_version_gets_that_sentence():
     with served(FakeBackend(), Limits()) as port:
         newer = {"kind": "compare", "options": {"prompt": "x", "fancy": 1}}

@@ -53,7 +53,7 @@ def serve(
     if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1 or not max_minutes > 0:
         raise UserError("Nothing could run under these limits: --max-waiting is 0 or more, the others above 0.")
     grant = Grant(max_prompt_chars, max_new_tokens, max_total_tokens, long_jobs, 60 * max_minutes)
-    front_ends = f"Front ends: python app.py --backend http://{_reachable(host)}:{port}"
+    front_ends = f"Front ends: python app.py --backend {url_of(_reachable(host), port)}"
     if ray:
         options: dict[str, Any] = dict(grant=asdict(grant), max_waiting=max_waiting, token=token, any_model=any_model)
         number = {"replicas": check_replicas(replicas), "most": most_replicas, "gpus": gpus_per_replica}
@@ -63,7 +63,7 @@ def serve(
     backend = LocalBackend(max_waiting=max_waiting, grant=grant)
     app = create_app(backend, token, limits)
     backend.prepare()
-    err.print(Text(f"Serving on http://{host}:{port}. {front_ends}"))
+    err.print(Text(f"Serving on {url_of(host, port)}. {front_ends}"))
     if insecure and not token and not is_loopback(host):
         err.print("Anyone who reaches this port can run comparisons.")
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
@@ -89,7 +89,7 @@ def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: st
         for number in (signal.SIGINT, signal.SIGTERM):  # not before: Ray sets a handler that aborts the process
             signal.signal(number, lambda *_: ended.set())
         where = ray_serve.cluster_address()
-        err.print(Text(f"Serving on http://{host}:{port}, on the Ray cluster at {where}. {front_ends}"))
+        err.print(Text(f"Serving on {url_of(host, port)}, on the Ray cluster at {where}. {front_ends}"))
         ended.wait()
     finally:
         ray_serve.stop()
@@ -156,6 +156,11 @@ def check_address(host: str, port: int) -> None:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise UserError(f"Cannot listen on {host}:{port}: {why}. Choose another --port or --host.") from error
+
+
+def url_of(host: str, port: int) -> str:
+    """The address of a server there; an IPv6 address stands in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _reachable(host: str) -> str:
