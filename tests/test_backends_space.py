@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +103,30 @@ def test_faults_of_a_space_are_sentences(monkeypatch, error, words):
     events = list(backend.compare(small_request(), threading.Event()))
     check_stream(events)
     assert words in events[-1].data["message"] and "owner/name" in events[-1].data["message"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "a text",
+        None,
+        {"kind": "iterations"},
+        {"kind": "iterations", "data": "a text"},
+        {"kind": "iterations", "data": {"lane": 0, "repeat": 0, "items": {"first": {}}}},
+        {"kind": "finished", "data": {"run": {"id": "x"}}},
+    ],
+)
+def test_a_page_that_answers_with_something_else_is_no_space(monkeypatch, event):
+    class Answer(list):
+        def done(self):
+            return True
+
+    backend = SpaceBackend("owner/name")
+    client = SimpleNamespace(submit=lambda **arguments: Answer([event]))
+    monkeypatch.setattr(backend, "_connect", lambda: client)
+    events = list(backend.compare(small_request(), threading.Event()))
+    check_stream(events)
+    assert "is it the right Space" in events[-1].data["message"]
 
 
 def test_it_is_chosen_by_its_name():

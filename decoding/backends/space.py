@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..records.events import LAST_KINDS
 from ..records.request import SETTINGS, CompareRequest, check_request
+from ..records.run_file import run_from_dict
 from .base import Backend, JobEvents
 
 if TYPE_CHECKING:
@@ -80,11 +81,12 @@ class SpaceBackend(Backend):
             if isinstance(event, Exception):
                 yield "failed", {"message": self._sentence(event)}
                 return
-            kind, data = event.get("kind"), event.get("data")
-            if not isinstance(kind, str) or not isinstance(data, dict):
+            try:
+                kind, data = _in_own_form(event, run)
+            except (KeyError, TypeError, ValueError, AttributeError):  # whatever another page may yield
                 yield "failed", {"message": self._stranger()}
                 return
-            yield kind, _in_own_form(kind, data, run)
+            yield kind, data
             if kind in LAST_KINDS:
                 return
         yield "cancelled", {}
@@ -143,13 +145,17 @@ def carried(request: CompareRequest) -> dict[str, Any]:
     return arguments
 
 
-def _in_own_form(kind: str, data: dict[str, Any], run: str) -> dict[str, Any]:
-    """The endpoint's ``data`` in a backend's form: iterations as a list, the run with its id here."""
-    if kind == "iterations" and isinstance(data.get("items"), dict):
-        return {**data, "items": [data["items"][at] for at in sorted(data["items"], key=int)]}
-    if kind == "finished" and isinstance(data.get("run"), dict):
-        return {**data, "run": {**data["run"], "id": run}}
-    return data
+def _in_own_form(event: Any, run: str) -> tuple[Any, dict[str, Any]]:
+    """The endpoint's event in a backend's form: iterations as a list, the run with its id here. What is no such event
+    raises KeyError, TypeError, ValueError or AttributeError.
+    """
+    kind, data = event["kind"], dict(event["data"])
+    if kind == "iterations":
+        data["items"] = [data["items"][at] for at in sorted(data["items"], key=int)]
+    if kind == "finished":
+        data["run"] = {**data["run"], "id": run}
+        run_from_dict(data["run"])
+    return kind, data
 
 
 def _cancel_when(job: Job, gone: threading.Event) -> None:
