@@ -20,7 +20,7 @@ from training import loop
 from training.__main__ import app
 from training.align import commands, distil, feature_run, install, recipes, rows, stream
 from training.align import teacher as teachers
-from training.align.data import Texts, all_texts, frequent_ids, read_texts, shard_files
+from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
 from training.align.distil import LossRow
 from training.align.draft_folder import write_head_ids
 from training.align.measure import Interval
@@ -184,6 +184,17 @@ def test_batches_hold_each_text_once_and_ask_for_its_next_token(written, chat):
     assert set(head[kept].tolist()) <= set(head.tolist())
 
 
+def test_batches_are_numbered_over_epochs_of_equal_length(written, chat):
+    texts = Texts(read_texts(written, "train"), turns_of(chat.tokenizer()).before, torch.arange(20), 300)
+    read = []
+    epochs = Epochs(lambda: read.append(1) or texts, 512)
+    count = len(texts.batches(512, 0))
+    first = [epochs.batch(number).ids for number in range(count)]
+    second = epochs.batch(count).ids
+    assert torch.equal(second, texts.batch(texts.batches(512, 1)[0]).ids) and len(read) == 2
+    assert torch.equal(epochs.batch(count - 1).ids, first[-1])
+
+
 def test_a_folder_without_texts_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match="align texts"):
         Texts(read_texts(tmp_path, "train"), [0], torch.arange(4), 32)
@@ -323,9 +334,13 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     pictures = {"folder": "drafts/captions", "purpose": "pictures"}
     install.write_json(tiny_places / "pair.json", {"drafts": {"one-layer": "drafts/one-layer", "captions": pictures}})
     install.write_json(tiny_places / "alignment.json", ROWS)
-    for name in own:
-        result = CliRunner().invoke(app, ["align", "feature", name, "--tokens", "6000"])
+    numbers, batch = [], Epochs.batch
+    monkeypatch.setattr(Epochs, "batch", lambda epochs, number: numbers.append(number) or batch(epochs, number))
+    for name, tokens in (("feature", 3000), *((name, 6000) for name in own)):
+        result = CliRunner().invoke(app, ["align", "feature", name, "--tokens", str(tokens)])
         assert result.exit_code == 0, result.output
+        if name == "feature":
+            assert numbers == list(range(-(-tokens // 1024))), "a longer run goes on where the shorter one ended"
     assert read_projections(distil.DRAFTS / "feature")["fuse.weight"].abs().sum() > 0
     assert read_projections(distil.DRAFTS / "heads")["heads.weight"].abs().sum() > 0
     assert not (distil.DRAFTS / "one-layer" / "feature.safetensors").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -185,3 +185,26 @@ class Texts:
             assert text.states is not None, "asked for with states"
             states[row, first : first + len(text.ids)] = torch.from_numpy(np.array(text.states)).view(torch.bfloat16)
         return states
+
+
+class Epochs:
+    """The batches of a training by their numbers, counted over all epochs, so that a run that was killed goes on with
+    the batch after its last one. Each epoch shuffles anew, and has as many batches as the first.
+
+    ``read``: gives the texts, and is asked again for each epoch: the target may have written more.
+    """
+
+    def __init__(self, read: Callable[[], Texts], tokens: int) -> None:
+        self._read, self._tokens = read, tokens
+        self._begin(0)
+        self._count = len(self._order)
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch, self.texts = epoch, self._read()
+        self._order = self.texts.batches(self._tokens, epoch)
+
+    def batch(self, number: int) -> Batch:
+        epoch, place = divmod(number, self._count)
+        if epoch != self._epoch:
+            self._begin(epoch)
+        return self.texts.batch(self._order[min(place, len(self._order) - 1)])

@@ -16,7 +16,7 @@ from decoding.errors import UserError
 from training.loop import Rates, TimedRun, last_of_log
 from training.paths import DRAFTS, PAIR, TEXTS
 
-from .data import Batch, frequent_ids
+from .data import Epochs, frequent_ids
 from .draft_folder import save_slim
 from .losses import LOSSES, OF_THE_BATCH, ROWS, loss_over_head
 from .measure import Guesses, Interval, difference, guesses, hidden_at, rates_of
@@ -68,7 +68,8 @@ class Run:
         self.name, self.recipe, self.loss, self.teacher, self.plan = name, recipe, loss, teacher, plan
         its_head = None if start is None else read_head_ids(start)
         self.head_ids = frequent_ids(teacher.train, recipe.head) if its_head is None else its_head
-        self.texts = teacher.texts(teacher.train, self.head_ids)
+        texts = teacher.texts(teacher.train, self.head_ids)
+        self.epochs = Epochs(lambda: texts, plan.batch_tokens)
         self.watched = teacher.texts(teacher.validation[:WATCHED], self.head_ids)
         self.draft, self.projection = start_draft(recipe, teacher.target)
         if start is not None:
@@ -77,8 +78,6 @@ class Run:
             grow(self.draft, _weights_of(recipe.grown_from))
         self.draft.set_attn_implementation("eager")  # on short texts a third faster than torch's fused attention
         self.head = self.draft.lm_head.weight.detach()[self.head_ids].bfloat16()
-        self._order: list[list[int]] = []
-        self._pass = -1
 
     def train(self, minutes: float, save: Callable[[], None] | None = None, tokens: int | None = None) -> None:
         """Trains for ``minutes`` or on ``tokens`` tokens; both count what this run did before it was interrupted."""
@@ -93,17 +92,10 @@ class Run:
 
     def loss_of(self, number: int) -> Tensor:
         """The loss on batch ``number``, counted over all epochs."""
-        batch = self._batch(number)
+        batch = self.epochs.batch(number)
         hidden = hidden_at(self.draft, batch.ids, batch.places)
         rows = len(hidden) if self.loss in OF_THE_BATCH else ROWS
         return loss_over_head(hidden, self.head, batch.known, LOSSES[self.loss], rows)
-
-    def _batch(self, number: int) -> Batch:
-        count = len(self.texts.batches(self.plan.batch_tokens, 0)) if not self._order else len(self._order)
-        if number // count != self._pass:
-            self._pass = number // count
-            self._order = self.texts.batches(self.plan.batch_tokens, self._pass)
-        return self.texts.batch(self._order[min(number % count, len(self._order) - 1)])
 
     def match_rate(self) -> float:
         """Share of the tokens of the watched greedy answers that are the draft's first choice; 0 without any."""

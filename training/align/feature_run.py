@@ -18,7 +18,7 @@ from decoding.errors import UserError
 from training.loop import Rates, TimedRun, last_of_log
 from training.paths import DRAFTS, PAIR, TEXTS
 
-from .data import Batch, Texts, read_texts
+from .data import Batch, Epochs, Texts, read_texts
 from .distil import WATCHED, Plan
 from .draft_folder import save_slim, write_projections
 from .feature import FeatureDraft, HeadsDraft
@@ -159,14 +159,14 @@ class FeatureRun:
         trunk = start_trunk(start, recipe.kept, source.embedding)
         self.draft = HeadsDraft(trunk, recipe.heads) if recipe.heads else FeatureDraft(trunk, recipe.layers)
         self.head = trunk.lm_head.weight.detach()[head_ids].bfloat16()
-        self._begin_epoch(0)
+        self.epochs = Epochs(lambda: source.split("train", head_ids), self.plan.batch_tokens)
         watched = [t for n in ("validation", "policies") for t in source.split(n, head_ids).texts][: WATCHED // 2]
         self.watched = source.texts(watched, head_ids)
         if isinstance(self.draft, FeatureDraft):
             self._standardise(self.draft)
 
     def _standardise(self, draft: FeatureDraft) -> None:
-        batch = self.texts.batch(range(STANDARDISED_BY))
+        batch = self.epochs.texts.batch(range(STANDARDISED_BY))
         valid = torch.zeros(batch.ids.shape, dtype=torch.bool)
         valid.view(-1)[batch.places] = True
         draft.standardise(self.source.select(batch.states, self.recipe.layers), batch.ids, valid)
@@ -181,12 +181,6 @@ class FeatureRun:
         """Starts from the projections of an earlier draft of this recipe."""
         self.draft.take(read_projections(folder))
 
-    def _begin_epoch(self, epoch: int) -> None:
-        """Reads all texts that are written by now."""
-        self.texts = self.source.split("train", self.head_ids)
-        self._order, self._next = self.texts.batches(self.plan.batch_tokens, epoch), 0
-        self._epoch = epoch
-
     def train(self, minutes: float, save: Callable[[], None], tokens: int | None = None) -> None:
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.source.mark}
         self.timed = TimedRun(log_of(self.name), self.draft, 60 * minutes, settings, self.plan.rates, tokens)
@@ -196,13 +190,7 @@ class FeatureRun:
 
     def _loss_to_train(self, number: int) -> Tensor:
         with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():
-            return self.loss_of(self._batch(), self.recipe.unrolled(number))
-
-    def _batch(self) -> Batch:
-        if self._next == len(self._order):
-            self._begin_epoch(self._epoch + 1)
-        self._next += 1
-        return self.texts.batch(self._order[self._next - 1])
+            return self.loss_of(self.epochs.batch(number), self.recipe.unrolled(number))
 
     def loss_of(self, batch: Batch, guesses: int) -> Tensor:
         """The loss of each of ``guesses`` of the unrolled iterations, where those before it hold."""
