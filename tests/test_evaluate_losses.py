@@ -33,14 +33,11 @@ def test_the_parts_of_the_time_add_up_to_the_latency():
 def test_errors_are_reported_by_kind():
     """yyyynyyyyy under static:1: starts 0, 2, 5 and 7 stop too soon; the draft at 4 is thrown away."""
     samples = [sample("yyyynyyyyy")]
-    short, long, oracle = (
-        losses(replay_lane(lane, samples, COSTS), lane.partition(":")[0], samples, COSTS)
-        for lane in ("static:1", "static:9", "oracle")
-    )
-    assert short.too_soon == pytest.approx(4 / 10)
-    assert short.too_long_s == pytest.approx((0.11 + 0.016) * COSTS.target_s / 10)
-    assert long.too_soon == 0 and long.too_long_s > short.too_long_s
-    assert oracle.too_soon == oracle.too_long_s == 0
+    short, long, oracle = (losses(replay_lane(lane, samples, COSTS)) for lane in ("static:1", "static:9", "oracle"))
+    assert short["too_soon"] == pytest.approx(4 / 10)
+    assert short["too_long_s"] == pytest.approx((0.11 + 0.016) * COSTS.target_s / 10)
+    assert long["too_soon"] == 0 and long["too_long_s"] > short["too_long_s"]
+    assert oracle["too_soon"] == oracle["too_long_s"] == 0
 
 
 def test_a_perfect_classifier_lies_between_the_policies_and_the_oracle():
@@ -63,15 +60,13 @@ def test_errors_undone_one_kind_at_a_time():
     def price(*lengths: int) -> float:
         return sum(costs.iteration(n, "shallow", "static") for n in lengths) * costs.target_s / 8
 
-    short, long = (
-        correct(replay_lane(lane, samples, costs), samples, costs, None) for lane in ("static:1", "static:9")
-    )
-    assert short.as_it_is_s == pytest.approx(price(1, 1, 1, 1, 0))  # starts 0, 2, 3, 5, 7
-    assert short.never_too_late_s == pytest.approx(short.as_it_is_s)
-    assert short.never_too_soon_s == pytest.approx(price(3, 4))  # up to the failure at 2, then to the text's end
-    assert long.as_it_is_s == pytest.approx(price(7, 4))  # the limit leaves no more room
-    assert long.never_too_soon_s == pytest.approx(long.as_it_is_s)
-    assert long.never_too_late_s == long.no_errors_s == pytest.approx(price(3, 4))
+    short, long = (correct(replay_lane(lane, samples, costs)) for lane in ("static:1", "static:9"))
+    assert short["as_it_is_s"] == pytest.approx(price(1, 1, 1, 1, 0))  # starts 0, 2, 3, 5, 7
+    assert short["never_too_late_s"] == pytest.approx(short["as_it_is_s"])
+    assert short["never_too_soon_s"] == pytest.approx(price(3, 4))  # up to the failure at 2, then to the text's end
+    assert long["as_it_is_s"] == pytest.approx(price(7, 4))  # the limit leaves no more room
+    assert long["never_too_soon_s"] == pytest.approx(long["as_it_is_s"])
+    assert long["never_too_late_s"] == long["no_errors_s"] == pytest.approx(price(3, 4))
 
 
 def test_what_holds_a_policy_back():

@@ -18,36 +18,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import isclose
-from typing import NamedTuple
 
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec, all_specs
 from .samples import Replayed, Sample
 
 
-class Prediction(NamedTuple):
-    """How well a policy predicts acceptance."""
+def predict(replayed: Replayed) -> dict[str, float]:
+    """``f1``, ``precision`` and ``recall`` of the lane's predictions, and the ``auc`` of its score if it has one.
 
-    f1: float
-    precision: float
-    recall: float
-    auc: float | None  # None: the policy has no score
-
-
-def predict(replayed: Replayed, samples: Sequence[Sample]) -> Prediction:
-    """F1, precision and recall of the lane's predictions on ``samples``, and the AUC of its score."""
+    None of them for a policy that never drafts, and for trees, which have several guesses for one place.
+    """
+    if replayed.branches or not replayed.draft_passes:
+        return {}
     lane = parse_lane(replayed.lane)
     pairs = [
         pair
-        for sample, simulated in zip(samples, replayed.simulated)
+        for sample, simulated in zip(replayed.samples, replayed.simulated)
         for pair in _predictions(sample, simulated.iterations, _judges_last(lane.spec), replayed.cap)
     ]
-    return _prediction(pairs, auc_of(lane.policy, samples))
+    auc = auc_of(lane.policy, replayed.samples)
+    return _quality(pairs) | ({} if auc is None else {"auc": auc})
 
 
-def always_accept(samples: Sequence[Sample]) -> Prediction:
+def always_accept(samples: Sequence[Sample]) -> dict[str, float]:
     """The figures of predicting that every guess holds."""
-    return _prediction([(True, truth) for sample in samples for truth in _truth(sample)], 0.5)
+    return _quality([(True, truth) for sample in samples for truth in _truth(sample)]) | {"auc": 0.5}
 
 
 def auc_of(policy: str, samples: Sequence[Sample]) -> float | None:
@@ -111,7 +107,7 @@ def _predictions(
             yield False, holds[start] > drafted
 
 
-def _prediction(pairs: Sequence[tuple[bool, bool]], auc: float | None) -> Prediction:
+def _quality(pairs: Sequence[tuple[bool, bool]]) -> dict[str, float]:
     right = sum(predicted and held for predicted, held in pairs)
     predicted = sum(predicted for predicted, _ in pairs)
     held = sum(held for _, held in pairs)
@@ -119,4 +115,4 @@ def _prediction(pairs: Sequence[tuple[bool, bool]], auc: float | None) -> Predic
     recall = right / held if held else 0.0
     total = precision + recall
     f1 = 0.0 if isclose(total, 0.0) else 2 * precision * recall / total
-    return Prediction(f1, precision, recall, auc)
+    return {"f1": f1, "precision": precision, "recall": recall}

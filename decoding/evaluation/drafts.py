@@ -170,7 +170,7 @@ def break_even_c(sweep: Sequence[Replayed], costs: Costs, draft: str) -> float:
 
 
 def _break_even(replayed: Replayed, costs: Costs, draft: str) -> float:
-    lengths = [n for one in replayed.simulated for _, n, _ in one.iterations]
+    lengths = replayed.lengths
     checks = sum(costs.verify(n + 1) + costs.overhead for n in lengths)
     c = costs.draft_step[draft]
     drafted = sum(n + (costs.start(n, draft) / c if c else 0.0) for n in lengths)  # first steps cost more

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
 from ..analysis.bootstrap import Bootstrap, Interval, clock_noise
 from ..analysis.metrics import match_rate, oracle_sls
 from ..lookahead.heads import Head
-from ..lookahead.lanes import parse_lane
 from ..records.trace import Costs
-from .classify import Prediction, always_accept, best_f1, predict
-from .losses import Corrections, Losses, correct, losses, replay_judge
+from .classify import always_accept, best_f1, predict
+from .losses import correct, losses, replay_judge
 from .results import ALL, ALWAYS_ACCEPT, PERFECT_JUDGE, PLAIN, STATIC_OPT, Figure
 from .samples import Replayed, Sample, groups, replay_lane, samples_by_suite
 
@@ -29,64 +27,20 @@ PREDICTION, PASSES = "Accept prediction", "Passes"
 LOSSES, CORRECTIONS = "Where the time goes", "What holds a policy back"
 
 
-@dataclass
-class PolicyRun:
-    """One policy replayed on all samples, and what follows from that."""
-
-    replayed: Replayed
-    samples: Sequence[Sample]
-    costs: Costs
-    heads: Mapping[str, Head] | None = None
-
-    @property
-    def tokens_per_target_pass(self) -> float:
-        """One, and the guesses that held."""
-        return 1 + self.replayed.accepted / self.replayed.target_passes
-
-    @property
-    def guesses_per_tree(self) -> float | None:
-        """Guesses per target pass of a policy for trees."""
-        return self.replayed.guesses / self.replayed.target_passes if self.replayed.branches else None
-
-    @property
-    def discard_rate(self) -> float:
-        """Drafts thrown away, per token of text: SpecDec++'s."""
-        return self.replayed.thrown_away / int(self.replayed.tokens.sum())
-
-    @property
-    def verification_rate(self) -> float:
-        """Target passes, per token of text: SpecDec++'s."""
-        return self.replayed.target_passes / int(self.replayed.tokens.sum())
-
-    @cached_property
-    def prediction(self) -> Prediction | None:
-        """None for a policy that never drafts, and for trees, which have several guesses for one place."""
-        drafts_chains = self.replayed.draft_passes and not self.replayed.branches
-        return predict(self.replayed, self.samples) if drafts_chains else None
-
-    @cached_property
-    def losses(self) -> Losses:
-        return losses(self.replayed, parse_lane(self.replayed.lane).policy, self.samples, self.costs)
-
-    @cached_property
-    def corrections(self) -> Corrections | None:
-        """None for a policy that makes no errors, and for trees."""
-        return correct(self.replayed, self.samples, self.costs, self.heads)
-
-
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A figure of a policy over all suites, and how its column shows it.
 
-    ``of``: its value; None if the policy has no such figure. ``beside``: another metric, of which the change in percent
-    follows in brackets. ``note``: of a column that is left out where no policy has the figure.
+    ``of``: its value, None if the policy has no such figure; by default it is among those of :func:`predict`,
+    :func:`losses` and :func:`correct`. ``beside``: another metric; the change from it follows in brackets, in percent.
+    ``note``: explains the column, which is left out where no policy has the figure.
     """
 
     name: str
     title: str  # of its column
     table: str
     show: Callable[[float], str]
-    of: Callable[[PolicyRun], float | None]
+    of: Callable[[Replayed], float | None] | None = None
     beside: str = ""
     note: str = ""
 
@@ -103,39 +57,33 @@ def _decimals(n: int, factor: float = 1.0) -> Callable[[float], str]:
     return lambda value: f"{factor * value:.{n}f}"
 
 
-def _of(part: str, name: str) -> Callable[[PolicyRun], float | None]:
-    """The figure ``name`` of a run's prediction, losses or corrections; None if the run has none of these."""
-    return lambda run: None if (found := getattr(run, part)) is None else getattr(found, name)
-
-
-_AS_IT_IS = "as_it_is_s"
 METRICS = [
-    Metric("f1", "F1", PREDICTION, percent, _of("prediction", "f1")),
-    Metric("precision", "precision", PREDICTION, percent, _of("prediction", "precision")),
-    Metric("recall", "recall", PREDICTION, percent, _of("prediction", "recall")),
-    Metric("auc", "AUC of the score", PREDICTION, _decimals(2), _of("prediction", "auc")),
-    Metric("target_passes", "target passes", PASSES, count, lambda run: run.replayed.target_passes),
-    Metric("draft_passes", "draft passes", PASSES, count, lambda run: run.replayed.draft_passes),
-    Metric("tokens_per_target_pass", "tokens per pass", PASSES, _decimals(2), lambda run: run.tokens_per_target_pass),
+    Metric("f1", "F1", PREDICTION, percent),
+    Metric("precision", "precision", PREDICTION, percent),
+    Metric("recall", "recall", PREDICTION, percent),
+    Metric("auc", "AUC of the score", PREDICTION, _decimals(2)),
+    Metric("target_passes", "target passes", PASSES, count, lambda one: one.target_passes),
+    Metric("draft_passes", "draft passes", PASSES, count, lambda one: one.draft_passes),
+    Metric("tokens_per_target_pass", "tokens per pass", PASSES, _decimals(2), lambda one: one.tokens_per_target_pass),
     Metric(
         "guesses_per_tree",
         "guesses per tree",
         PASSES,
         _decimals(1),
-        lambda run: run.guesses_per_tree,
+        lambda one: one.guesses_per_tree,
         note="Guesses per tree: of one target pass; tokens per pass minus one of them are accepted.",
     ),
-    Metric("discard_rate", "discard rate", PASSES, _decimals(3), lambda run: run.discard_rate),
-    Metric("verification_rate", "verification rate", PASSES, _decimals(3), lambda run: run.verification_rate),
-    Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3), _of("losses", "draft_s")),
-    Metric("check_s", "checking", LOSSES, _decimals(3, 1e3), _of("losses", "check_s")),
-    Metric("decision_s", "deciding", LOSSES, _decimals(3, 1e3), _of("losses", "decision_s")),
-    Metric("loop_s", "loop", LOSSES, _decimals(3, 1e3), _of("losses", "loop_s")),
-    Metric("too_long_s", "thrown away", LOSSES, _decimals(3, 1e3), _of("losses", "too_long_s")),
-    Metric("too_soon", "stopped too soon", LOSSES, _decimals(1, 100), _of("losses", "too_soon")),
-    Metric(_AS_IT_IS, "as it is", CORRECTIONS, _decimals(2, 1e3), _of("corrections", _AS_IT_IS)),
+    Metric("discard_rate", "discard rate", PASSES, _decimals(3), lambda one: one.discard_rate),
+    Metric("verification_rate", "verification rate", PASSES, _decimals(3), lambda one: one.verification_rate),
+    Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3)),
+    Metric("check_s", "checking", LOSSES, _decimals(3, 1e3)),
+    Metric("decision_s", "deciding", LOSSES, _decimals(3, 1e3)),
+    Metric("loop_s", "loop", LOSSES, _decimals(3, 1e3)),
+    Metric("too_long_s", "thrown away", LOSSES, _decimals(3, 1e3)),
+    Metric("too_soon", "stopped too soon", LOSSES, _decimals(1, 100)),
+    Metric("as_it_is_s", "as it is", CORRECTIONS, _decimals(2, 1e3)),
     *(
-        Metric(name, title, CORRECTIONS, _decimals(2, 1e3), _of("corrections", name), _AS_IT_IS)
+        Metric(name, title, CORRECTIONS, _decimals(2, 1e3), beside="as_it_is_s")
         for name, title in (
             ("free_decisions_s", "free decisions"),
             ("free_checks_s", "free checks"),
@@ -164,56 +112,50 @@ def policy_figures(
     heads: Mapping[str, Head] | None = None,
     clock: ClockTable | None = None,
 ) -> list[Figure]:
-    """All figures of the policies: ``lanes`` by their labels; plain decoding's replay is part of each.
+    """All figures of the policies: ``lanes`` by their labels.
 
     The intervals of all policies rest on the same resampled prompts.
     """
-    draft = samples[0].chain.draft
-    runs = {
-        lane: PolicyRun(replay_lane(lane, samples, costs, heads), samples, costs, heads)
-        for lane in dict.fromkeys(lanes.values())
-    }
-    found = [
-        Figure(draft, label, ALL, metric.name, float(value), n=len(samples))
-        for label, lane in lanes.items()
-        for metric in METRICS
-        if (value := metric.of(runs[lane])) is not None
-    ]
-    replayed = {label: runs[lane].replayed for label, lane in lanes.items()}
-    replayed[PERFECT_JUDGE] = replay_judge(samples, costs)
-    found += _simulated(draft, replayed, samples, costs)
+    found = []
+    by_lane = {lane: replay_lane(lane, samples, costs, heads) for lane in dict.fromkeys(lanes.values())}
+    values = {lane: metric_values(one) for lane, one in by_lane.items()}
+    for label, lane in lanes.items():
+        draft = by_lane[lane].draft
+        found += [Figure(draft, label, ALL, name, value, n=len(samples)) for name, value in values[lane].items()]
+    replayed = {label: by_lane[lane] for label, lane in lanes.items()}
+    found += _simulated(replayed | {PERFECT_JUDGE: replay_judge(samples, costs)})
     if clock is not None and clock.prompts and PLAIN in clock.seconds:
-        found += _clocked(draft, lanes, replayed, samples, clock)
+        found += _clocked(replayed, clock)
     return found
 
 
-def _simulated(
-    draft: str, replayed: Mapping[str, Replayed], samples: Sequence[Sample], costs: Costs
-) -> Iterator[Figure]:
-    suites, tokens = [sample.suite for sample in samples], np.array([sample.n_tokens for sample in samples])
-    seconds = {label: one.cost * costs.target_s for label, one in replayed.items()}
-    plain = next(iter(replayed.values())).plain * costs.target_s
-    lanes = {label: one.lane for label, one in replayed.items()}
-    for suite, chosen in groups(suites).items():
-        yield from _timings(draft, suite, lanes, _picked(seconds, chosen), plain[chosen], tokens[chosen])
+def metric_values(replayed: Replayed) -> dict[str, float]:
+    """Name -> value of those of METRICS that the lane has."""
+    parts = predict(replayed) | losses(replayed) | correct(replayed)
+    values = {one.name: one.of(replayed) if one.of else parts.get(one.name) for one in METRICS}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def _clocked(
-    draft: str,
-    lanes: Mapping[str, str],
-    replayed: Mapping[str, Replayed],
-    samples: Sequence[Sample],
-    clock: ClockTable,
-) -> Iterator[Figure]:
+def _simulated(replayed: Mapping[str, Replayed]) -> Iterator[Figure]:
+    first = next(iter(replayed.values()))
+    unit, lanes = first.costs.target_s, {label: one.lane for label, one in replayed.items()}
+    seconds = {label: one.cost * unit for label, one in replayed.items()}
+    for suite, chosen in groups([sample.suite for sample in first.samples]).items():
+        plain, tokens = first.plain[chosen] * unit, first.tokens[chosen]
+        yield from _timings(first.draft, suite, lanes, _picked(seconds, chosen), plain, tokens)
+
+
+def _clocked(replayed: Mapping[str, Replayed], clock: ClockTable) -> Iterator[Figure]:
     """Latency and speedup on the clock; ``clock_over_simulated``: the speedup over that simulated on the same prompts,
     minus one; ``clock_noise``: half of the 95% interval that timing noise alone leaves to ``clock_cut``.
     """
-    place = {sample.prompt: index for index, sample in enumerate(samples)}
-    timed = [place[prompt] for prompt in clock.prompts]
-    lanes = {label: lane for label, lane in lanes.items() if lane in clock.seconds}
+    first = next(iter(replayed.values()))
+    place = {sample.prompt: index for index, sample in enumerate(first.samples)}
+    timed, draft = [place[prompt] for prompt in clock.prompts], first.draft
+    lanes = {label: one.lane for label, one in replayed.items() if one.lane in clock.seconds}
     seconds = {label: clock.seconds[lane] for label, lane in lanes.items()}
     simulated = {label: replayed[label].cost[timed] for label in lanes}
-    simulated_plain, plain = next(iter(replayed.values())).plain[timed], clock.seconds[PLAIN]
+    simulated_plain, plain = first.plain[timed], clock.seconds[PLAIN]
     for suite, chosen in groups(clock.suites).items():
         there, expected = _picked(seconds, chosen), _picked(simulated, chosen)
         yield from _timings(draft, suite, lanes, there, plain[chosen], clock.tokens[chosen], "clock_")
@@ -260,8 +202,7 @@ def draft_figures(samples: Sequence[Sample]) -> list[Figure]:
     """What the draft is like, whatever the policy: match rates, the oracle's SL, and the prediction of acceptance by
     accepting everything, or by the best threshold of each score.
     """
-    draft = samples[0].chain.draft
-    always = always_accept(samples)._asdict()
+    draft, always = samples[0].chain.draft, always_accept(samples)
     return [
         *match_rates(samples),
         *oracle_lengths(samples),
@@ -316,11 +257,6 @@ def sweep_figures(
     policy, all suites together.
     """
     for lane in lanes:
-        run = PolicyRun(replay_lane(lane, samples, costs, heads), samples, costs)
-        values = {
-            "discard_rate": run.discard_rate,
-            "verification_rate": run.verification_rate,
-            "speedup": run.replayed.speedup,
-        }
-        for name, value in values.items():
-            yield Figure(samples[0].chain.draft, lane, ALL, f"sweep_{name}", value, n=len(samples))
+        replayed = replay_lane(lane, samples, costs, heads)
+        for name in ("discard_rate", "verification_rate", "speedup"):
+            yield Figure(replayed.draft, lane, ALL, f"sweep_{name}", getattr(replayed, name), n=len(samples))

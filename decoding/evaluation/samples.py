@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -31,22 +32,38 @@ class Sample(Replay):
         return super().simulate(costs, policy, paid)
 
 
-@dataclass(slots=True)
+@dataclass
 class Replayed:
-    """One lane on many samples, parallel to them."""
+    """One lane on the texts of ``samples`` at ``costs``. Arrays are by sample, in units of target_s."""
 
     lane: str
-    simulated: list[Simulated]
-    plain: np.ndarray  # cost of plain decoding, in units of target_s
-    cap: int | None  # the policy's own; None: it has none
+    samples: Sequence[Sample]
+    costs: Costs
+    simulated: list[Simulated]  # parallel to ``samples``
+    cap: int | None = None  # the policy's own; None: it has none
+    heads: Mapping[str, Head] | None = None  # of the draft, by policy
 
     @property
+    def draft(self) -> str:
+        return self.samples[0].chain.draft
+
+    @cached_property
+    def plain(self) -> np.ndarray:
+        """The cost of plain decoding."""
+        return self.tokens * self.costs.iteration(0, None)
+
+    @cached_property
     def cost(self) -> np.ndarray:
         return np.array([one.cost for one in self.simulated])
 
-    @property
+    @cached_property
     def tokens(self) -> np.ndarray:
-        return np.array([one.n_tokens for one in self.simulated])
+        return np.array([one.n_tokens for one in self.samples])
+
+    @property
+    def lengths(self) -> list[int]:
+        """The guesses of each iteration."""
+        return [n for one in self.simulated for _, n, _ in one.iterations]
 
     @property
     def target_passes(self) -> int:
@@ -75,13 +92,34 @@ class Replayed:
         return self.guesses - self.accepted
 
     @property
+    def tokens_per_target_pass(self) -> float:
+        """One, and the guesses that held."""
+        return 1 + self.accepted / self.target_passes
+
+    @property
+    def guesses_per_tree(self) -> float | None:
+        """Guesses per target pass of a policy for trees."""
+        return self.guesses / self.target_passes if self.branches else None
+
+    @property
+    def discard_rate(self) -> float:
+        """Drafts thrown away, per token of text: SpecDec++'s."""
+        return self.thrown_away / int(self.tokens.sum())
+
+    @property
+    def verification_rate(self) -> float:
+        """Target passes, per token of text: SpecDec++'s."""
+        return self.target_passes / int(self.tokens.sum())
+
+    @property
     def speedup(self) -> float:
         """Cost of plain decoding / cost of the lane, over all samples."""
         return float(self.plain.sum() / self.cost.sum())
 
     def pick(self, indices: Sequence[int]) -> Replayed:
         """The replays of some of the samples."""
-        return Replayed(self.lane, [self.simulated[i] for i in indices], self.plain[list(indices)], self.cap)
+        samples = [self.samples[i] for i in indices]
+        return replace(self, samples=samples, simulated=[self.simulated[i] for i in indices])
 
 
 def groups(suites: Sequence[str]) -> dict[str, list[int]]:
@@ -104,12 +142,7 @@ def replay_lane(
     """Replays ``lane`` on every sample. Raises UserError for a lane that cannot run (nothing fitted)."""
     parsed = parse_lane(lane)
     simulated = [one.simulate(costs, make_policy(parsed, heads)) for one in samples]
-    return Replayed(lane, simulated, plain_costs(samples, costs), make_policy(parsed, heads).cap)
-
-
-def plain_costs(samples: Sequence[Sample], costs: Costs) -> np.ndarray:
-    """Cost of plain decoding per sample, in units of target_s."""
-    return np.array([sample.n_tokens * costs.iteration(0, None) for sample in samples])
+    return Replayed(lane, samples, costs, simulated, make_policy(parsed, heads).cap, heads)
 
 
 def best_of(
