@@ -97,10 +97,10 @@ def make_drafts(c: float = 0.1) -> EvaluationResult:
         drafts.append(Draft(name, f"synthetic/{name}", parameters, layers, width, "int8", "", sl, best))
         figures += [
             Figure(name, "", ALL, "c", costs.draft_step[name]),
-            Figure(name, "", ALL, "break_even_c", break_even_c(sweep, costs, name)),
+            Figure(name, "", ALL, "break_even_c", break_even_c(sweep)),
             *match_rates(samples),
-            *simulated_figures(name, sweep, samples, costs),
-            *best_figures(name, sweep[sl - 1], samples, costs),
+            *simulated_figures(sweep),
+            *best_figures(sweep[sl - 1]),
         ]
     return EvaluationResult(make_setting(costs, make_samples(9)), list(dict.fromkeys(figures)), drafts=drafts)
 

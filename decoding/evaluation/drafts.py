@@ -16,9 +16,9 @@ from ..loop.drafting import MODEL_FREE
 from ..records.suites import Prompt
 from ..records.trace import Costs
 from .collect import Collector
-from .figures import match_rates
+from .figures import ClockTable, clock_table, match_rates
 from .results import ALL, PLAIN, Draft, Figure
-from .samples import Replayed, Sample, best_of, groups, replay_lane, static_lanes
+from .samples import Replayed, best_of, groups, replay_lane, static_lanes
 
 CLOCKED_SLS = (1, 2, 3, 5, 8, 12, 20)
 
@@ -52,11 +52,11 @@ def evaluate_draft(
     best = replay_lane(best_lane, samples, costs, heads)
     found = [
         Figure(name, "", ALL, "c", costs.draft_step[name]),
-        Figure(name, "", ALL, "break_even_c", break_even_c(sweep, costs, name), n=len(samples)),
+        Figure(name, "", ALL, "break_even_c", break_even_c(sweep), n=len(samples)),
         *match_rates(samples),
-        *simulated_figures(name, sweep, samples, costs),
-        *clocked_figures(name, sweep, samples, readings),
-        *best_figures(name, best, samples, costs),
+        *simulated_figures(sweep),
+        *clocked_figures(sweep, clock_table(readings, samples)),
+        *best_figures(best),
     ]
     return draft, list(dict.fromkeys(found))  # the best policy may be a static one
 
@@ -72,7 +72,7 @@ def decides(spec: PolicySpec) -> bool:
 
 
 def candidates(draft: str, learned: Sequence[str], certain: bool = False) -> list[str]:
-    """The candidates for a draft's best policy on validation, each with every other argument of its sweep.
+    """The candidates for a draft's best policy on validation, each with every second argument of its sweep.
 
     ``certain``: the draft's proposals have probability 1, and no policy can decide by them.
     """
@@ -85,14 +85,13 @@ def candidates(draft: str, learned: Sequence[str], certain: bool = False) -> lis
     return lanes if draft in MODEL_FREE else lanes + [f"{draft}/{policy}" for policy in learned]
 
 
-def simulated_figures(
-    draft: str, sweep: Sequence[Replayed], samples: Sequence[Sample], costs: Costs
-) -> Iterator[Figure]:
+def simulated_figures(sweep: Sequence[Replayed]) -> Iterator[Figure]:
     """``speedup`` and ``predicted_speedup`` of SL 1, 2, ...
 
     The prediction is the throughput model's, if every guess holds independently with the match rate: ``(1 - m^(n+1)) /
     (1 - m) (v(1) + o) / (first + n c + v(n+1) + o)``.
     """
+    draft, samples, costs = sweep[0].draft, sweep[0].samples, sweep[0].costs
 
     def verifying(n: int) -> float:  # the first draft step's extra cost arises once per iteration, like verification
         return costs.verify(n) + costs.start(n - 1, draft)
@@ -100,50 +99,33 @@ def simulated_figures(
     match = next(one.value for one in match_rates(samples) if one.suite == ALL)
     bootstrap, n = Bootstrap(len(samples)), len(samples)
     for sl, replayed in enumerate(sweep, start=1):
-        policy, predicted = (
-            f"static:{sl}",
-            theory.speedup(match, sl, costs.draft_step[draft], verifying, costs.overhead),
-        )
-        yield Figure(draft, policy, ALL, "speedup", *bootstrap.ratio(replayed.plain, replayed.cost), n)
-        yield Figure(draft, policy, ALL, "predicted_speedup", predicted)
+        predicted = theory.speedup(match, sl, costs.draft_step[draft], verifying, costs.overhead)
+        yield Figure(draft, replayed.policy, ALL, "speedup", *bootstrap.ratio(replayed.plain, replayed.cost), n)
+        yield Figure(draft, replayed.policy, ALL, "predicted_speedup", predicted)
 
 
-def best_figures(draft: str, best: Replayed, samples: Sequence[Sample], costs: Costs) -> Iterator[Figure]:
+def best_figures(best: Replayed) -> Iterator[Figure]:
     """``speedup`` of the draft's best policy, by suite and over all, and its ``p95_token_s``: the 95th percentile over
     prompts of the time per token.
     """
-    policy = best.lane.rpartition("/")[2]
-    for suite, indices in groups([sample.suite for sample in samples]).items():
-        part = best.pick(indices)
-        speedup = Bootstrap(len(indices)).ratio(part.plain, part.cost)
-        yield Figure(draft, policy, suite, "speedup", *speedup, len(indices))
-    p95 = float(np.percentile(best.cost / best.tokens, 95) * costs.target_s)
-    yield Figure(draft, policy, ALL, "p95_token_s", p95, n=len(samples))
+    for suite, indices in groups([sample.suite for sample in best.samples]).items():
+        part, n = best.pick(indices), len(indices)
+        yield Figure(best.draft, best.policy, suite, "speedup", *Bootstrap(n).ratio(part.plain, part.cost), n)
+    p95 = float(np.percentile(best.cost / best.tokens, 95) * best.costs.target_s)
+    yield Figure(best.draft, best.policy, ALL, "p95_token_s", p95, n=len(best.samples))
 
 
-def clocked_figures(
-    draft: str, sweep: Sequence[Replayed], samples: Sequence[Sample], readings: Sequence[dict[str, Any]]
-) -> Iterator[Figure]:
+def clocked_figures(sweep: Sequence[Replayed], clock: ClockTable) -> Iterator[Figure]:
     """``clock_speedup`` of the SLs that were timed, and ``clock_simulated``, the simulated one on the same prompts."""
-    place = {sample.prompt: index for index, sample in enumerate(samples)}
-    used = [reading for reading in readings if reading["prompt"] in place]
-    prompts = list(dict.fromkeys(reading["prompt"] for reading in used))
-    for sl, replayed in enumerate(sweep, start=1):
-        lane, policy = f"{draft}/static:{sl}", f"static:{sl}"
-        if prompts and all(lane in reading["lanes"] for reading in used):
-            spent, plain = (_seconds_on(name, prompts, used) for name in (lane, PLAIN))
-            speedup = Bootstrap(len(prompts)).ratio(plain, spent)
-            simulated = replayed.pick([place[one] for one in prompts]).speedup
-            yield Figure(draft, policy, ALL, "clock_speedup", *speedup, len(prompts))
-            yield Figure(draft, policy, ALL, "clock_simulated", simulated, n=len(prompts))
-
-
-def _seconds_on(lane: str, prompts: Sequence[str], readings: Sequence[dict[str, Any]]) -> np.ndarray:
-    """Decode seconds of ``lane`` on each prompt, summed over its repeats; shape (prompts,)."""
-    totals = dict.fromkeys(prompts, 0.0)
-    for reading in readings:
-        totals[reading["prompt"]] += reading["lanes"][lane]["decode_s"]
-    return np.array(list(totals.values()))
+    place = {sample.prompt: index for index, sample in enumerate(sweep[0].samples)}
+    timed = [place[prompt] for prompt in clock.prompts]
+    bootstrap, n = Bootstrap(len(timed)), len(timed)
+    for replayed in sweep:
+        if replayed.lane in clock.seconds:
+            draft, policy = replayed.draft, replayed.policy
+            speedup = bootstrap.ratio(clock.seconds[PLAIN], clock.seconds[replayed.lane])
+            yield Figure(draft, policy, ALL, "clock_speedup", *speedup, n)
+            yield Figure(draft, policy, ALL, "clock_simulated", replayed.pick(timed).speedup, n=n)
 
 
 def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> list[Figure]:
@@ -159,18 +141,18 @@ def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> list[Fig
     return [Figure("", PLAIN, ALL, "clock_over_costs", took / expected)] if expected else []
 
 
-def break_even_c(sweep: Sequence[Replayed], costs: Costs, draft: str) -> float:
+def break_even_c(sweep: Sequence[Replayed]) -> float:
     """The draft cost at which the best static SL gains nothing: the largest over SLs n of
 
         ``(tokens (v(1) + o) - sum over iterations of (v(n'+1) + o)) / (drafted tokens + first / c iterations)``
 
     with n' the SL of each iteration; 0 if even a free draft gains nothing.
     """
-    return max(0.0, *(_break_even(replayed, costs, draft) for replayed in sweep[:SL_CAP]))
+    return max(0.0, *map(_break_even, sweep[:SL_CAP]))
 
 
-def _break_even(replayed: Replayed, costs: Costs, draft: str) -> float:
-    lengths = replayed.lengths
+def _break_even(replayed: Replayed) -> float:
+    costs, draft, lengths = replayed.costs, replayed.draft, replayed.lengths
     checks = sum(costs.verify(n + 1) + costs.overhead for n in lengths)
     c = costs.draft_step[draft]
     drafted = sum(n + (costs.start(n, draft) / c if c else 0.0) for n in lengths)  # first steps cost more

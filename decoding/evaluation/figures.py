@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -103,6 +104,21 @@ class ClockTable:
     suites: list[str] = field(default_factory=list)
     tokens: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of text
     seconds: dict[str, np.ndarray] = field(default_factory=dict)  # lane string -> [prompts]
+
+
+def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> ClockTable:
+    """What the clock read on the prompts of ``samples``; each reading has the same lanes."""
+    suites = {sample.prompt: sample.suite for sample in samples}
+    timed: dict[str, list[dict[str, Any]]] = {}
+    for reading in readings:
+        if reading["prompt"] in suites:
+            timed.setdefault(reading["prompt"], []).append(reading["lanes"])
+    seconds = {
+        lane: np.array([np.median([one[lane]["decode_s"] for one in repeats]) for repeats in timed.values()])
+        for lane in (readings[0]["lanes"] if timed else ())
+    }
+    tokens = np.array([repeats[0][PLAIN]["tokens"] for repeats in timed.values()])
+    return ClockTable(list(timed), [suites[prompt] for prompt in timed], tokens, seconds)
 
 
 def policy_figures(

@@ -47,6 +47,11 @@ class Replayed:
     def draft(self) -> str:
         return self.samples[0].chain.draft
 
+    @property
+    def policy(self) -> str:
+        """The lane without its draft, as in the long table."""
+        return self.lane.rpartition("/")[2]
+
     @cached_property
     def plain(self) -> np.ndarray:
         """The cost of plain decoding."""

@@ -16,8 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ..comparison.prepare import abilities_of, model_info
 from ..engines.loading import gpu_name
 from ..engines.pair import Pair
@@ -32,7 +30,7 @@ from ..records.machine import describe_machine
 from ..records.suites import Prompt, load_suite, suites_for
 from .collect import Collector, Steps
 from .drafts import CLOCKED_SLS, decides, evaluate_draft, learned, plain_on_clock
-from .figures import ClockTable, draft_figures, policy_figures, sweep_figures
+from .figures import clock_table, draft_figures, policy_figures, sweep_figures
 from .options import EvaluationOptions, check_options
 from .results import ALL, PLAIN, STATIC_OPT, TREE_OPT, EvaluationResult, Figure, Progress, Setting
 from .samples import Sample
@@ -211,7 +209,7 @@ class PolicyEvaluation(Evaluation):
         yield EvaluationResult(
             self.setting(self._draft, self._notes),
             [
-                *policy_figures(lanes, samples, costs, heads, clock_table(readings, samples, self.clocked_lanes())),
+                *policy_figures(lanes, samples, costs, heads, clock_table(readings, samples)),
                 *draft_figures(samples),
                 *sweep_figures(swept_lanes(heads, self._trees), samples, costs, heads),
                 *(tree_figures(lanes, validation, samples, costs, heads) if self._trees else ()),
@@ -278,22 +276,6 @@ def usable_lanes(
         except UserError as error:
             notes.append(f"{text} was left out. {error}")
     return list(dict.fromkeys(lanes)), notes
-
-
-def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample], lanes: Sequence[str]) -> ClockTable:
-    """Median seconds over the repeats by lane and prompt."""
-    suites = {sample.prompt: sample.suite for sample in samples}
-    timed: dict[str, list[dict[str, Any]]] = {}
-    for reading in readings:
-        if reading["prompt"] in suites:
-            timed.setdefault(reading["prompt"], []).append(reading["lanes"])
-    prompts = list(timed)
-    seconds = {
-        lane: np.array([np.median([one[lane]["decode_s"] for one in timed[prompt]]) for prompt in prompts])
-        for lane in lanes
-    }
-    tokens = np.array([timed[prompt][0][PLAIN]["tokens"] for prompt in prompts])
-    return ClockTable(prompts, [suites[prompt] for prompt in prompts], tokens, seconds)
 
 
 def swept_lanes(heads: Mapping[str, Head], trees: bool = False) -> list[str]:
