@@ -50,13 +50,13 @@ def test_our_figures_are_the_result_s():
 
 def test_the_column_of_sl_5_shows_no_other_static_sl():
     result = of_papers({"code": "mbpp"})
-    five = own_figures(result)["static"]
+    five = own_figures(result)["static:5"]
     three = [one._replace(policy="static:3", value=9.0) for one in result.figures if one.policy == "static:5"]
     result.figures += three
     result.lanes = {"static:3": "static:3", **result.lanes}
-    assert own_figures(result)["static"] == five
+    assert own_figures(result)["static:5"] == five
     del result.lanes["static:5"]
-    assert own_figures(result)["static"] == ""
+    assert own_figures(result)["static:5"] == ""
 
 
 def test_clocked_figures_have_a_row_of_their_own():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .results import STATIC_OPT, EvaluationResult, Figure
-from .table import Cell, Table, counted
+from .table import Cell, Table, cell, counted, percent_interval, times
 
 COLUMNS = {
     "heuristic": "heuristic",
-    "static": "SL 5",
+    "static:5": "SL 5",
     STATIC_OPT: "best static SL",
     "disco": "DISCO",
     "specdecpp": "SpecDec++",
@@ -23,12 +23,19 @@ _COMPARED = ("disco", "specdecpp", "oracle")  # columns of the table of that tit
 
 @dataclass(frozen=True)
 class Published:
-    """A paper's speedups over plain decoding, by policy: the suites' names, or those of ELSEWHERE."""
+    """A paper's speedups over plain decoding on a suite or one of ELSEWHERE, by policy, named as in our tables."""
 
     suite: str
     source: str
     setting: str
     speedups: dict[str, float]
+
+    def find(self, metric: str, policy: str) -> Figure | None:
+        """Its ``speedup`` of ``policy``, or the ``cut`` that follows from it; None if none was published."""
+        value = self.speedups.get(policy)
+        if value is not None and metric == "cut":
+            value = 1 - self.speedups[STATIC_OPT] / value
+        return None if value is None else Figure("", policy, self.suite, metric, value)
 
 
 _STARCODER = "StarCoder 15B with a 168M draft, one A100, greedy"
@@ -36,7 +43,7 @@ _VICUNA = "Vicuna 13B with a 68M draft, one A100, greedy"
 
 
 def _disco(suite: str, setting: str, *speedups: float) -> Published:
-    policies = ("heuristic", "static", STATIC_OPT, "disco", "oracle")
+    policies = ("heuristic", "static:5", STATIC_OPT, "disco", "oracle")
     return Published(suite, "DISCO, Table 1 (arXiv 2405.04304)", setting, dict(zip(policies, speedups, strict=True)))
 
 
@@ -73,8 +80,8 @@ def published_for(result: EvaluationResult) -> list[Published]:
 def published_figures(result: EvaluationResult) -> Iterator[tuple[str, Figure]]:
     """(source, figure) of :func:`published_for`, as rows of the long table."""
     for row in published_for(result):
-        for policy, value in row.speedups.items():
-            yield f"{row.source}: {row.setting}", Figure("", policy, row.suite, "speedup", value)
+        for figure in filter(None, (row.find("speedup", policy) for policy in row.speedups)):
+            yield f"{row.source}: {row.setting}", figure
 
 
 def _speedup_table(result: EvaluationResult) -> Table:
@@ -88,12 +95,10 @@ def _speedup_table(result: EvaluationResult) -> Table:
     machine = result.setting.machine
     where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
     here = f"{result.setting.pair} with {result.setting.draft}, {where}, greedy"
-
-    def theirs(row: Published) -> list[Cell]:
-        shown = {name: Cell(f"{value:.2f}×", value) for name, value in row.speedups.items()}
-        return [Cell(row.setting), *(shown.get(name, Cell()) for name in COLUMNS)]
-
-    rows = _beside(result, theirs, lambda cells: [Cell(here), *cells], COLUMNS, "speedup", lambda x: f"{x:.2f}", "×")
+    rows = [
+        [*names, Cell(row.setting if row else here), *cells]
+        for names, row, cells in _rows(result, COLUMNS, "speedup", times)
+    ]
     return Table(TITLE, note, ["data set", "source", "setting", *COLUMNS.values()], rows)
 
 
@@ -102,56 +107,34 @@ def _ahead_table(result: EvaluationResult) -> Table:
         "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
         "from the published speedups. In square brackets: 95% intervals over prompts."
     )
-
-    def theirs(row: Published) -> list[Cell]:
-        static = row.speedups[STATIC_OPT]
-        cuts = {name: 1 - static / value for name, value in row.speedups.items()}
-        return [Cell(f"{cuts[name]:+.1%}", cuts[name]) if name in cuts else Cell() for name in _COMPARED]
-
-    rows = _beside(result, theirs, lambda cells: cells, _COMPARED, "cut", lambda x: f"{x:+.1%}")
+    found = _rows(result, _COMPARED, "cut", percent_interval)
+    rows = [[*names, *cells] for names, _, cells in found]
     return Table(AHEAD_TITLE, note, ["data set", "source", *(COLUMNS[name] for name in _COMPARED)], rows)
 
 
-def _beside(
-    result: EvaluationResult,
-    theirs: Callable[[Published], list[Cell]],
-    ours: Callable[[list[Cell]], list[Cell]],
-    columns: Iterable[str],
-    metric: str,
-    show: Callable[[float], str],
-    unit: str = "",
-) -> list[list[Cell]]:
-    """The papers' rows for each data set, then ours on the clock, if any of ``columns`` was timed, and simulated."""
-    published = published_for(result)
-    by_column = _by_column(result)
-    rows = []
+def _rows(
+    result: EvaluationResult, columns: Iterable[str], metric: str, show: Callable[[Figure], str]
+) -> Iterator[tuple[list[Cell], Published | None, list[Cell]]]:
+    """(data set and source, the paper's row, cells of ``columns``): for each data set the papers' rows, and then ours
+    on the clock, if any of the policies was timed, and simulated.
+    """
+
+    def shown(figure: Figure) -> str:
+        return show(figure if (figure.n or 0) > 1 else figure._replace(low=None, high=None))  # one has no interval
+
+    published, own = published_for(result), [_label(result, column) for column in columns]
     for suite in dict.fromkeys(row.suite for row in published):
-        rows += [[Cell(suite), Cell(row.source), *theirs(row)] for row in published if row.suite == suite]
-        for how, name in (("here, on the clock", f"clock_{metric}"), ("here, simulated", metric)):
-            kind = "clock_speedup" if name.startswith("clock_") else "speedup"
-            labels = [by_column.get(column, "") for column in columns]
-            if any(result.find(kind, label, suite) for label in labels):
-                found = [result.find(name, label, suite) for label in labels]
+        for row in (row for row in published if row.suite == suite):
+            yield [Cell(suite), Cell(row.source)], row, [cell(row.find(metric, name), shown) for name in columns]
+        for how, prefix in (("here, on the clock", "clock_"), ("here, simulated", "")):
+            if any(result.find(f"{prefix}speedup", label, suite) for label in own):
+                found = [result.find(f"{prefix}{metric}", label, suite) for label in own]
                 n = max((one.n or 0 for one in found if one), default=0)
-                source = Cell(f"{how}, {counted(n, 'prompt')}")
-                rows.append([Cell(suite), source, *ours([_own(one, show, unit) for one in found])])
-    return rows
+                names = [Cell(suite), Cell(f"{how}, {counted(n, 'prompt')}")]
+                yield names, None, [cell(one, shown) for one in found]
 
 
-def _by_column(result: EvaluationResult) -> Mapping[str, str]:
-    """Column -> the label of the policy in it: the first of a name, so oracle and not oracle:best; of static SLs 5."""
-    found: dict[str, str] = {}
-    for label, lane in result.lanes.items():
-        policy = lane.partition(":")[0]
-        if label == STATIC_OPT or policy != "static" or lane == "static:5":
-            found.setdefault(STATIC_OPT if label == STATIC_OPT else policy, label)
-    return found
-
-
-def _own(figure: Figure | None, show: Callable[[float], str], unit: str) -> Cell:
-    if figure is None:
-        return Cell()
-    n, between = figure.n or 0, ""
-    if n > 1 and figure.low is not None and figure.high is not None:  # one prompt has no interval
-        between = f" [{show(figure.low)}, {show(figure.high)}]"
-    return Cell(f"{show(figure.value)}{unit}{between}", figure.value)
+def _label(result: EvaluationResult, column: str) -> str:
+    """The label of the policy in a column, with whatever number it ran; "" if it did not."""
+    ran = (label for label in result.lanes if label.partition(":")[0] == column)
+    return column if column in result.lanes else next(ran, "")
