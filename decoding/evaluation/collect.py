@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -74,11 +75,9 @@ class Collector:
         self.prompts = self._usable(prompts)
         self._base = _prepare_all(pair, self.drafts, self.prompts[0], max_new_tokens)
         self._kept = KeptTexts(pair, max_new_tokens)
-        self._texts = Lines(folder / "texts.jsonl", self._key)
-        self._by_prompt = {record["prompt"]: record for record in self._texts.records}
-        self._chains: dict[str, Lines] = {}
+        self._files: dict[str, Lines] = {}
+        self._by_prompt = {record["prompt"]: record for record in self._file("texts", "refuse").records}
         self.costs: Costs
-        self._clocked: Slices | None = None
 
     # -- texts and chains
 
@@ -121,7 +120,7 @@ class Collector:
         lane = parse_lane("static:5" if quick else "autoregressive")
         output = self._kept.write(prepared, lane, self._cancel)
         record = {"prompt": prompt.id, "output": output, "finish": prepared.limits.cut([], output)[1]}
-        self._texts.add(record)
+        self._file("texts").add(record)
         self._by_prompt[prompt.id] = record
         return record
 
@@ -151,13 +150,11 @@ class Collector:
 
     def measure(self, lanes: Sequence[str], name: str) -> Steps:
         """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``."""
-        key = {**self._key, "drafts": self._models(), "heads": self._digests()}
-        lines = Lines(self._folder / f"{name}.jsonl", key, stale="restart")
+        lines = self._file(name, drafts=self._models(), heads=self._digests)
         if not lines.records:
             costs = yield from self._readings()
             decision = yield from self._decisions(lanes, costs)
             lines.add({"costs": to_plain(costs), "decision": decision})
-        lines.close()
         record = lines.records[0]
         self.costs = _COSTS.validate_json(json.dumps({**record["costs"], "decision": record["decision"]}))
 
@@ -181,7 +178,7 @@ class Collector:
         return [by_length[(2 * index + 1) * len(by_length) // (2 * n)] for index in range(n)]
 
     def _decisions(self, lanes: Sequence[str], costs: Costs) -> Generator[Progress, None, dict[str, float]]:
-        """Policy -> cost of one decision with its features; the mean over lanes of that policy."""
+        """Policy -> cost of one decision with its features; the median over the lanes of that policy and prompts."""
         found: dict[str, list[float]] = {}
         prompts = self._spread(DECISION_PROMPTS)
         for number, prompt in enumerate(prompts):
@@ -210,7 +207,7 @@ class Collector:
         A reading is one prompt with all lanes, which take turns (see :mod:`.slices`) in an order that rotates from one
         to the next, so that no lane always follows the same one. Existing readings are not repeated.
         """
-        lines = self._clock_lines(lanes, name)
+        lines, slices = self._clock_file(lanes, name), Slices(self.pair, self.costs, self._cancel)
         done = {(record["prompt"], record["repeat"]) for record in lines.records}
         wanted = [(prompt, repeat) for repeat in range(repeats) for prompt in prompts]
         out_of_time, warm = deadline(minutes), False
@@ -221,57 +218,42 @@ class Collector:
                 break
             yield Progress("clock", f"On the clock: reading {number + 1} of {len(wanted)}", number / len(wanted))
             if not warm:
-                self._reading(prompt, lanes, 0)
+                self._reading(slices, prompt, lanes, 0)
                 warm = True
-            lines.add({"prompt": prompt.id, "repeat": repeat, "lanes": self._reading(prompt, lanes, number)})
-        lines.close()
+            reading = self._reading(slices, prompt, lanes, number)
+            lines.add({"prompt": prompt.id, "repeat": repeat, "lanes": reading})
 
-    def _reading(self, prompt: Prompt, lanes: Sequence[str], turn: int) -> dict[str, Any]:
-        """Lane -> {decode_s, prefill_s, tokens, same}, one decoding each."""
+    def _reading(self, slices: Slices, prompt: Prompt, lanes: Sequence[str], turn: int) -> dict[str, Any]:
+        """Lane -> {decode_s, tokens, same}, one decoding each."""
         expected = self._by_prompt[prompt.id]["output"]
         order = [*lanes[turn % len(lanes) :], *lanes[: turn % len(lanes)]]
-        runs = self._slices().run(lambda: self._prepared(prompt), order, self._oracle_chains(prompt, lanes))
+        runs = slices.run(lambda: self._prepared(prompt), order, self._oracle_chains(prompt, lanes))
         self._check_cancel()
         return {
-            lane: {
-                "decode_s": run.decode_s,
-                "prefill_s": run.prefill_s,
-                "tokens": len(run.output),
-                "same": run.output == expected,
-            }
+            lane: {"decode_s": run.decode_s, "tokens": len(run.output), "same": run.output == expected}
             for lane, run in runs.items()
         }
 
-    def _slices(self) -> Slices:
-        """Created once the costs and drafts are known."""
-        if self._clocked is None:
-            self._clocked = Slices(self.pair, self.costs, self._cancel)
-        return self._clocked
-
     def _oracle_chains(self, prompt: Prompt, lanes: Sequence[str]) -> dict[str, Chain]:
         """The chains that the oracles among ``lanes`` need."""
-        oracles = [lane for lane in map(parse_lane, lanes) if lane.is_oracle]
-        drafts = {lane.text: self._base.draft_of(lane) for lane in oracles}
-        return {lane: self._chain(prompt, draft) for lane, draft in drafts.items() if draft is not None}
-
-    def _chain(self, prompt: Prompt, draft: str) -> Chain:
-        return _read(_CHAIN, self._records(draft)[prompt.id]["chain"])
+        return {
+            lane.text: _read(_CHAIN, self._records(draft)[prompt.id]["chain"])
+            for lane in map(parse_lane, lanes)
+            if lane.is_oracle and (draft := self._base.draft_of(lane))
+        }
 
     def readings(self, lanes: Sequence[str], name: str) -> list[dict[str, Any]]:
         """The readings of :meth:`clock` so far: {prompt, repeat, lanes: {lane: timing}}."""
-        lines = self._clock_lines(lanes, name)
-        lines.close()
-        return lines.records
+        return self._clock_file(lanes, name).records
 
-    def _clock_lines(self, lanes: Sequence[str], name: str) -> Lines:
-        key = {**self._key, "lanes": list(lanes), "drafts": self._models(), "heads": self._digests()}
-        return Lines(self._folder / f"{name}.jsonl", key, stale="restart")
+    def _clock_file(self, lanes: Sequence[str], name: str) -> Lines:
+        return self._file(name, lanes=list(lanes), drafts=self._models(), heads=self._digests)
 
     # -- odds and ends
 
     def close(self) -> None:
         self._kept.close()
-        for lines in (self._texts, *self._chains.values()):
+        for lines in self._files.values():
             lines.close()
 
     def heads(self, draft: str) -> dict[str, Any]:
@@ -299,12 +281,15 @@ class Collector:
         return {record["prompt"]: record for record in self._lines(track).records}
 
     def _lines(self, track: str) -> Lines:
-        if track not in self._chains:
-            draft = track.removeprefix(TREES)
-            own = {"heads": self._digests().get(draft, "")} if track == draft else {"most": TREE_CAP}
-            key = {**self._key, "draft": [draft, *self._model(draft)], **own}
-            self._chains[track] = Lines(self._folder / f"chain-{safe_name(track)}.jsonl", key, stale="restart")
-        return self._chains[track]
+        draft = track.removeprefix(TREES)
+        own = {"heads": self._digests.get(draft, "")} if track == draft else {"most": TREE_CAP}
+        return self._file(f"chain-{safe_name(track)}", draft=[draft, *self._model(draft)], **own)
+
+    def _file(self, name: str, stale: str = "restart", **key: Any) -> Lines:
+        """The file ``name``, which stays open; ``key``: under what it was made beside the same target and limit."""
+        if name not in self._files:
+            self._files[name] = Lines(self._folder / f"{name}.jsonl", {**self._key, **key}, stale)
+        return self._files[name]
 
     def _models(self) -> dict[str, list[str]]:
         """What was timed and replayed under each draft's name."""
@@ -316,6 +301,7 @@ class Collector:
         info = self.pair.draft(draft).info
         return [info.fingerprint or "", info.dtype]
 
+    @cached_property
     def _digests(self) -> dict[str, str]:
         """Draft -> digest of its fitted policies: refitting makes old scores stale."""
         folders = {draft: self.pair.draft_folders.get(draft) for draft in self.drafts}
