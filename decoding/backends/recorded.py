@@ -148,7 +148,7 @@ class RecordedBackend(Backend):
         return listed + [describe_recording(run) for run in runs if run is not None]
 
     def _readable(self, read: Callable[[Any], Any], what: Any) -> Any:
-        """The readable ones of several files: one broken file must not hide the others."""
+        """What ``read`` makes of ``what``; None if that is broken, for one broken file must not hide the others."""
         try:
             return read(what)
         except UserError as error:

@@ -37,7 +37,7 @@ Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a benchmark is to do: ``limit`` prompts, ``repeats`` runs of each contender, so many CPU ``cores``."""
+    """What a benchmark is to do: ``limit`` prompts, ``repeats`` runs of each contender, on so many CPU ``cores``."""
 
     limit: int
     repeats: int

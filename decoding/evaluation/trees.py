@@ -54,7 +54,7 @@ def grown(costs: Costs, draft: str, growth: str) -> Costs:
 
 
 def chain_candidates(lanes: Sequence[str]) -> list[str]:
-    """The policies of ``lanes``, each with every other number among which it can be tuned, and all static SLs."""
+    """The policies of ``lanes``, each with every second number among which it is tuned, and all static SLs."""
     found = static_lanes()
     for lane in map(parse_lane, lanes):
         argument = lane.spec.argument

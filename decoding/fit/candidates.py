@@ -1,6 +1,6 @@
 """Which head for which policy: all candidates are trained, and validation latency chooses.
 
-What is a policy's own (its networks, its tuning) lies in the module of its name in this package.
+What belongs to one policy (its networks, its tuning) is in the module of that name in this package.
 """
 
 from __future__ import annotations

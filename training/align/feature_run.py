@@ -35,7 +35,7 @@ FADING = 0.8
 TRAINED = Plan(
     Rates(muon=0.0003, adam=3e-5, warmup=0.03, flat_until=0.2, last=0.0, projections=0.0006), 3072, rounded_from=0.5
 )
-"""For a trunk that is trained already: at three times its rate what the projections bring is lost in its noise."""
+"""For a trunk that is trained already: at three times this rate, its noise hides what the projections gain."""
 YOUNG = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.0, projections=0.0025), 2048, 0.7)
 """For a trunk that has learned little so far. Projections that learn as fast as it does outgrow the embeddings."""
 FROM_ZERO = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.01, flat_until=0.3, last=0.0, projections=0.02), 2048, 0.7)
@@ -276,7 +276,7 @@ def train(name: str, minutes: float, tokens: int | None = None, projections: Pat
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r} that reads states. There are: {', '.join(RECIPES)}.")
     if not (minutes or tokens):
-        raise UserError("How long is it to be trained? Give --minutes or --tokens.")
+        raise UserError("Say how long to train: give --minutes or --tokens.")
     run = FeatureRun(name, RECIPES[name], StateTexts(model(), TEXTS))
     if projections is not None:
         run.take_projections(projections)

@@ -62,7 +62,7 @@ def draft(
     minutes: float = MINUTES,
     sees: bool = typer.Option(False, "--sees", help="With picture tokens, as the shipped reader makes them."),
 ) -> None:
-    """Train the draft for captions on from the pair's one-layer, without pictures or with them, and install it."""
+    """Train the pair's draft one-layer further on captions, without pictures or with them, and install the result."""
     from training.align.teacher import model
 
     from .drafts import CAPTIONS, SEEING, DraftTrainer

@@ -94,8 +94,9 @@ A thing is one of {emoji} emoji (Noto Color Emoji, SIL Open Font License), or a 
 {table}
 
 Shares of right greedy answers, the chat model in bfloat16; {scenes} held-out scenes in each column
-(`python -m training see report`). A hash of its layout holds a tenth of all scenes out. An answer counts as right if it
-is the expected sentence to the letter; for the right kinds, if it names the kinds of the scene and no other.
+(`python -m training see report`). A tenth of all scenes, chosen by a hash of their layout, is held out. An answer
+counts as right if it is the expected sentence to the letter; for the right kinds, if it names the kinds of the scene
+and no other.
 {verdict}
 
 ## How it was made
