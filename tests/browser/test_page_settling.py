@@ -106,6 +106,19 @@ def test_a_run_under_way_does_not_come_back_over_one_that_was_opened(page, scrip
     assert page.locator(".sd-prompt").first.inner_text() == shown != "def f(x):"
 
 
+def test_the_learn_tab_shows_the_whole_run_where_it_had_shown_its_first_timing(page, scripted):
+    page.locator(".sd-text:visible .sd-tk:visible").first.click()
+    page.get_by_role("button", name="Explain this token").click()
+    expect(page.locator(".sl-run-line")).to_contain_text("(1 of 3 timings)")
+    page.get_by_role("tab", name="Race").click()
+    scripted[1].go_on.set()
+    expect(page.locator("#stop")).to_be_hidden()
+    page.get_by_role("tab", name="Learn").click()
+    expect(page.locator(".sl-run-line")).not_to_contain_text("(1 of 3 timings)")
+    assert page.evaluate("document.querySelector('.sp-learn').speculoscopeLearn.model.timings") == 3
+    page.get_by_role("tab", name="Race").click()
+
+
 def test_no_further_timings_are_made_when_nobody_looks(page):
     page.evaluate("""() => {
       const later = window.setTimeout;

@@ -33,14 +33,14 @@ function toLearn(act) {
   selectTab();
 }
 
-/** The visitor's own run, or an opened one: the Learn tab shows it when it is next chosen. */
+/** {run, timings} of the visitor's own run, or of an opened one: the Learn tab shows it when it is next chosen. */
 export function carry(run) { carried = run; }
 
 document.addEventListener("click", ({ target }) => {
   if (!carried || target.closest?.("button[role=tab]") !== tab()) return;
-  const run = carried;
+  const { run, timings } = carried, act = (there) => there.openId(run, timings);
   carried = null;
-  if (opened) opened.openId(run); else wanted.push((there) => there.openId(run));
+  if (opened) act(opened); else wanted.push(act);
 });
 
 /** Clicks the tab as soon as Gradio has added it. */
@@ -54,10 +54,10 @@ function selectTab() {
   watch.observe(document.documentElement, { childList: true, subtree: true });
 }
 
-/** Open the step that decides about a token of the race. */
-export function explain({ run, lane, iteration, index, drafted }) {
+/** Open the step that decides about a token of the race, whose run has so many timings by now. */
+export function explain({ run, timings, lane, iteration, index, drafted }) {
   toLearn(async (there) => {
-    await there.openId(run);
+    await there.openId(run, timings);
     there.goTo({ place: "steps", lane, iteration, step: index < drafted ? "verdict" : "own" });
     there.places.steps.towards(index);
   });

@@ -25,7 +25,7 @@ class Race {
     this.root = element.querySelector(".sp-player");
     this.player = this.early ? this.early.player : mount(this.root, { globalKeys: true });
     this.player.options.details = (lane, it, at) => this.details(lane, it, at);
-    this.player.options.explain = (where) => { if (this.run) explain({ run: this.run, ...where }); };
+    this.player.options.explain = (where) => { if (this.run) explain({ ...this.made, ...where }); };
     this.root.addEventListener("sd:position", (event) => { this.t = event.detail.t; });
     this.take = new TakeAlong(element.querySelector(".sp-take"), this);
     this.plots = new Plots(element.querySelector(".sp-plots"), {
@@ -67,6 +67,9 @@ class Race {
     await this.openText(await unpackRun(packed));
   }
 
+  /** The run on screen, and how many timings of it were made by now. */
+  get made() { return { run: this.run, timings: this.player.payload?.timings }; }
+
   /** Opens the content of a run file, which also fills in the form. */
   async openText(text) {
     const { payload } = await ask(this.server.open_file({ text }));
@@ -103,7 +106,7 @@ class Race {
   }
 
   shown() {
-    if (this.player.payload && this.player.payload.badge.kind !== "recorded") carry(this.run);
+    if (this.player.payload && this.player.payload.badge.kind !== "recorded") carry(this.made);
     this.take.offer(this.run);
     this.plots.show(this.run);
   }

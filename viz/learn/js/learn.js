@@ -96,9 +96,11 @@ export class Learn {
     }
   }
 
-  openId(id) {
+  /** Shows the run of that id. `timings`: how many it has by now; with fewer it was read before its end, and is read again. */
+  openId(id, timings = null) {
     return this.attempt(async () => {
-      if (!this.model || this.model.id !== runId(id)) this.openRun(await this.payloadOf(runId(id)));
+      const isShown = this.model?.id === runId(id) && (timings ?? this.model.timings) === this.model.timings;
+      if (!isShown) this.openRun(await this.payloadOf(id));
       return this.model;
     });
   }
