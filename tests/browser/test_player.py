@@ -318,6 +318,18 @@ def test_texts_can_be_chosen(page):
     assert page.evaluate("player.selected") == shown  # which the arrow keys then step
 
 
+def test_a_swipe_that_scrolls_the_page_lets_go_of_the_clock(page):
+    stop_at(page, 0.2)
+    page.evaluate("""() => {
+      const event = (type, clientX) => new PointerEvent(type, { bubbles: true, cancelable: true, clientX, pointerType: "touch" });
+      const clip = document.querySelector(".sd-clip"), { left, width } = clip.getBoundingClientRect();
+      clip.dispatchEvent(event("pointerdown", left + width / 2));
+      clip.dispatchEvent(event("pointercancel", left + width / 2));
+      document.body.dispatchEvent(event("pointermove", left + width));
+    }""")
+    assert page.evaluate("player.t / player.total") == pytest.approx(0.5, abs=0.01)
+
+
 def test_destroy_leaves_nothing_behind(page):
     page.evaluate("player.destroy()")
     assert page.locator("#player").inner_html() == ""

@@ -236,7 +236,7 @@ const Pointing = {
     if (event.target.sdToken != null) this.showToken(this.tokenOf(event.target));
   },
 
-  /** Dragging or clicking on the strips moves the clock. */
+  /** Dragging or clicking on the strips moves the clock, until a swipe turns out to scroll the page. */
   grab(event) {
     const clip = event.target.closest(".sd-clip");
     if (!clip || this.live) return;
@@ -245,12 +245,9 @@ const Pointing = {
     const lane = Number(clip.parentNode.dataset.lane);
     if (this.lanes[lane]) this.select(lane);
     const move = (at) => { this.pause(); this.seek((at.clientX - box.left) / box.width * this.total); };
-    const up = () => {
-      document.removeEventListener("pointermove", move);
-      document.removeEventListener("pointerup", up);
-    };
-    document.addEventListener("pointermove", move);
-    document.addEventListener("pointerup", up);
+    const held = new AbortController(), { signal } = held;
+    document.addEventListener("pointermove", move, { signal });
+    for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => held.abort(), { signal });
     move(event);
   },
 
