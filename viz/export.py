@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from decoding.records.proposal import depths_of
 from decoding.records.trace import Run
 
 from .core.assets import TAGLINE, learn_css, learn_js, player_css, player_js
@@ -89,10 +90,11 @@ def run_csv(run: Run) -> str:
     writer.writerow(COLUMNS)
     for trace in run.lanes:
         for number, iteration in enumerate(trace.iterations):
+            depths = depths_of(iteration.parents) if iteration.parents else range(iteration.n_drafted)
+            places = [*depths, iteration.n_accepted]
             for index, token in enumerate([*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]):
-                place = iteration.n_accepted if index == iteration.n_drafted else index
                 known = run.vocab.get(token.id)
-                where = (_safe(trace.lane), number, index, iteration.start + place)
+                where = (_safe(trace.lane), number, index, iteration.start + places[index])
                 what = (token.id, json.dumps(known.text if known else ""), *(getattr(token, name) for name in OF_TOKEN))
                 writer.writerow([*where, *what, iteration.n_drafted, iteration.n_accepted, iteration.holds])
     return out.getvalue()
