@@ -68,6 +68,13 @@ def test_the_speedup_figure_has_the_what_if_and_the_lanes_as_measured():
     assert f"With hindsight, on this text, the best static SL is {best}: {curve[best]:.2f} times" in drawing.sentence
 
 
+def test_every_draft_of_a_run_has_its_line():
+    run = make_run(lanes=LANES)
+    run.chains = {f"draft-{number}": run.chains["shallow"] for number in range(7)}
+    lines = [trace.name for trace in drawn(run)["speedup"].figure.data if trace.mode == "lines"]
+    assert lines == [f"every static SL, simulated ({draft})" for draft in run.chains]
+
+
 def test_sentences_count_what_the_run_counts():
     run = make_run(lanes=LANES)
     sentence = drawn(run)["lookahead"].sentence

@@ -8,6 +8,7 @@ computed from this run. Colours are names of CSS variables, resolved in the brow
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -217,7 +218,7 @@ def draw_static_speedups(run: Run) -> Drawing:
     """Simulated speedup per static SL for each draft, and the lanes as measured."""
     curves = {draft: static_speedups(run, draft) for draft in run.chains}
     figure = go.Figure()
-    for dash, (draft, curve) in zip(("solid", "dash", "dot", "dashdot", "longdash"), curves.items()):
+    for dash, (draft, curve) in zip(cycle(("solid", "dash", "dot", "dashdot", "longdash")), curves.items()):
         figure.add_scatter(
             x=list(curve),
             y=list(curve.values()),
