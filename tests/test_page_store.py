@@ -20,6 +20,8 @@ import pytest
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
+from decoding.records.proposal import depths_of
+from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json, save_run
 from viz.export import run_csv
 from viz.server_functions import answers
@@ -27,6 +29,7 @@ from viz.session import Visits
 from viz.store import DAYS, MAX_FRAGMENT_CHARS, OPENED, RunStore, SharedRuns
 
 from .runs import HOSTILE, make_run
+from .toy import ToyPair, finished_run
 from .waiting import in_own_loop
 
 LANES = ("autoregressive", "static:5", "oracle")
@@ -132,6 +135,24 @@ def test_the_table_has_a_row_per_token_and_no_cell_that_begins_a_formula():
     kept = [int(row["id"]) for row in rows if row["lane"] == "static:5" and row["fate"] not in ("rejected", "dropped")]
     assert kept == run.lanes[1].output
     assert [int(row["position"]) for row in rows if row["lane"] == "autoregressive"] == list(range(88))
+
+
+def test_the_table_has_the_place_for_which_each_guess_of_a_tree_was_made():
+    run = finished_run(CompareRequest("abc", lanes=["tree:6"], max_new_tokens=40), ToyPair(agree=0.7))
+    rows = csv.DictReader(io.StringIO(run_csv(run)))
+    expected = []
+    for it in run.lanes[0].iterations:
+        depths = depths_of(it.parents) if it.parents else range(it.n_drafted)
+        expected += [it.start + depth for depth in (*depths, *([it.n_accepted] if it.emitted else []))]
+    assert [int(row["position"]) for row in rows] == expected
+    assert any(it.parents for it in run.lanes[0].iterations)
+
+
+def test_the_size_of_opened_files_is_counted_in_bytes(tmp_path):
+    store = RunStore(RecordedBackend(tmp_path), most_bytes=100)
+    store.keep("opened-a", "x" * 60)
+    store.keep("opened-b", "é" * 40)
+    assert list(store._kept) == ["opened-b"]  # 60 and 80 bytes: the older one went
 
 
 def test_the_functions_answer_and_all_of_it_is_plain_json(functions):

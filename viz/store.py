@@ -52,15 +52,15 @@ class RunStore:
         save_run(run, path)
         with self._lock:
             self._remember(run)
-        self._kept_at(run.id, path, path.stat().st_size)
+        self._kept_at(run.id, path)
 
     def _place(self, identifier: str) -> Path:
         return Path(self._folder.name) / f"{identifier}.json"
 
-    def _kept_at(self, identifier: str, path: Path, size: int) -> None:
+    def _kept_at(self, identifier: str, path: Path) -> None:
         """Registers a file, and deletes the oldest ones while there are too many or their total size is too large."""
         with self._lock:
-            self._kept[identifier] = path, size
+            self._kept[identifier] = path, path.stat().st_size
             while len(self._kept) > self._keep or sum(size for _, size in self._kept.values()) > self._most_bytes:
                 gone, (path, _) = self._kept.popitem(last=False)
                 self._warm.pop(gone, None)
@@ -70,7 +70,7 @@ class RunStore:
         """Keeps a checked run file that a visitor opened."""
         path = self._place(identifier)
         write_whole(path, text)
-        self._kept_at(identifier, path, len(text))
+        self._kept_at(identifier, path)
 
     def open(self, kind: str, text: Any, gone: threading.Event | None = None) -> Any:
         """Keeps a visitor's run file under a new name; gives what :meth:`drawn` gives of it. Raises UserError."""
