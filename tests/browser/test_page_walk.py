@@ -223,7 +223,7 @@ def test_plots_of_another_run_never_stand_below_a_run(page):
     expect(page.locator(".sp-figure")).to_have_count(0)
     page.locator("#stop").click()
     expect(page.locator("#run")).to_be_visible()
-    expect(plots).to_contain_text("a stopped run has none")
+    expect(plots).to_contain_text("stopped before its first timing has none")
     run_box(page, "def g(y):", tokens=24)
     finished(page)
     plots.scroll_into_view_if_needed()

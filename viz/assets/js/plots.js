@@ -138,7 +138,7 @@ export class Plots {
    * above may have grown. null: a run that has just started. */
   show(run) {
     if (run !== this.fetched) this.forget();
-    if (run == null) this.note.textContent = "The plots appear when the run has ended; a stopped run has none.";
+    if (run == null) this.note.textContent = "The plots appear when the run has ended; one that is stopped before its first timing has none.";
     else if (run !== this.fetched) this.note.textContent = "The plots appear when the replay ends, or when you scroll to them.";
     this.run = run;
     this.visible = false;

@@ -105,10 +105,8 @@ export class Lessons {
       a: () => this.question?.reveal() };
     if (this.learn.presenting) Object.assign(acts, { ArrowRight: () => this.onward(1), ArrowLeft: () => this.onward(-1), " ": () => this.onward(1) });
     else if (stage && event.key.startsWith("Arrow") && /Left|Right/.test(event.key)) acts[event.key] = () => this.learn.places.steps.key(event);
-    if (/^[b-f1-6]$/.test(event.key) && this.question && !this.question.hidden) {
-      const answer = this.question.answers["123456".indexOf(event.key) >= 0 ? Number(event.key) - 1 : -1];
-      if (answer) acts[event.key] = () => this.question.choose(answer.text);
-    }
+    const answer = /^[1-6]$/.test(event.key) && !this.question?.hidden && this.question?.answers[event.key - 1];
+    if (answer) acts[event.key] = () => this.question.choose(answer.text);
     if (!acts[event.key]) return false;
     acts[event.key]();
     return true;
