@@ -1,4 +1,4 @@
-"""Which models a run takes and how many seconds, said before it starts: from the machine's kept cost curves."""
+"""Says before a run starts which models it uses and how long it takes, from the cost curves kept for this machine."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ COLUMNS = ("lane", "iteration", "index", "position", "id", "text", *OF_TOKEN, "s
 
 
 def export_html(run: Run, *, origin: Origin = "recorded") -> str:
-    """The page."""
+    """The run's page, one file: the player, the details of every token, and how the run was made."""
     payload = run_payload(run, origin=origin)
     return document(
         title=f"Speculoscope: {payload['sentence']}",
@@ -64,7 +64,10 @@ def export_lesson(
     others: Sequence[dict[str, Any]] = (),
     roles: Mapping[str, str] | None = None,
 ) -> str:
-    """The page. ``payload``: its first run; ``others``: those of further steps; ``roles``: {name in the lesson: id}."""
+    """The lesson's page, one file.
+
+    ``payload``: its first run; ``others``: those of further steps; ``roles``: {name in the lesson: id}.
+    """
     return document(
         title=f"Speculoscope: {lesson['title']}",
         css=player_css() + learn_css(),

@@ -31,7 +31,7 @@ from .player.details import token_details
 from .session import Visits, address_of, stream_of
 from .store import RunStore
 
-OF_TOOLS: dict[str, dict[str, Any]] = {  # likewise
+OF_TOOLS: dict[str, dict[str, Any]] = {  # in place of what a form's settings have
     "max_new_tokens": {"default": 64, "high": 256},  # of one call: a model waits for the answer
     "repeats": {"default": 2},
     "lanes": {"kind": "text", "default": ",".join(DEFAULT_LANES)},  # one line, with ranges

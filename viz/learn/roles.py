@@ -28,8 +28,8 @@ KINDS: dict[str, Callable[[int, int, int], bool]] = {
     "wasted": lambda n, accepted, holds: n - accepted >= 3,
 }
 
-SECOND = "second"  # likewise, of trees: a guess held that was not the likeliest one for its place
-GAINED = "gained"  # the first guess held where another draft of the run guesses otherwise
+SECOND = "second"  # a further kind, of trees: a guess held that was not the likeliest one for its place
+GAINED = "gained"  # and of two drafts: the first guess held where another draft of the run guesses otherwise
 
 
 def usable_speedups(run: Run) -> list[float]:

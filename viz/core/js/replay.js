@@ -56,9 +56,9 @@ export class Replay {
 
   reachFrom(start) {
     const { along, tails, starts } = this.chain, held = this.holds[start], end = start + held;
-    if (starts?.length) return said(starts[start]);
-    if (end === this.n) return held + said(tails[end - 1]);
-    return along.choice[end] == null ? held : held + 1 + said(tails[end]);
+    if (starts?.length) return lengthOf(starts[start]);
+    if (end === this.n) return held + lengthOf(tails[end - 1]);
+    return along.choice[end] == null ? held : held + 1 + lengthOf(tails[end]);
   }
 
   /** The index-th guess of an iteration at start: {id, p, entropy, score(head)}. */
@@ -80,7 +80,8 @@ function heldFrom({ starts, target }, start) {
   return held;
 }
 
-function said(tail) {
+/** How many guesses were recorded there. */
+function lengthOf(tail) {
   if (!tail) return 0;
   const end = tail.choice.findIndex((choice) => choice == null);
   return end < 0 ? tail.choice.length : end;

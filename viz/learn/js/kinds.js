@@ -11,7 +11,7 @@ export const KINDS = {
     clear: (it) => it.cost.gained < 0 },
   second: { label: "a second guess", title: "the next iteration in which a guess held that was not the likeliest one for its place", fits: secondHeld,
     clear: (it) => it.deepest > 1 },
-  gained: { label: "held here only", title: "the next iteration whose first guess held where the run's other draft guesses otherwise",
+  gained: { label: "held only here", title: "the next iteration whose first guess held where the run's other draft guesses otherwise",
     fits: (it, holds, others) => it.accepted > 0 && others(it.start) === 0 },
 };
 

@@ -4,7 +4,7 @@
  *   details: async (lane index, iteration, index) => dict of payload.py's token_details
  *   player.load(payload)        payload.py's run_payload, as an object
  *   player.hear({kind, data})   live: the next event, of decoding/records/events.py. "iterations" data also
- *                               carries texts {id: [text, hex bytes | null]}; "finished" data carries {payload}.
+ *                               carries the texts of new tokens, {id: [text, hex bytes | null]}; "finished" data carries {payload}.
  *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause() · player.destroy()
  *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position, t}, and 'sd:end' when
  *   a replay has ended.
