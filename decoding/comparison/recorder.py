@@ -28,9 +28,8 @@ from ..engines.tokenizer import Tokenizer
 from ..errors import UserError
 from ..loop.clock import DRAFT, POLICY, REST, VERIFY
 from ..loop.speculative import RawIteration
-from ..records.generate import PLAIN, WAYS
-from ..records.trace import Finish, Run, StopReason
-from .annotate import View, Views
+from ..records.trace import Run, StopReason
+from .annotate import View
 from .recorder_run import Recorded, assemble_calls
 
 WRITTEN_FOR = "5.23"
@@ -138,19 +137,12 @@ class _Watch:
     """One call of ``generate`` while it runs. Its clock stops while the recorder reads."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self._model, self._config = given["self"], given["generation_config"]
         input_ids: torch.Tensor = given["input_ids"]
         if len(input_ids) > 1:
             raise UserError(NO_BATCH)
         if not input_ids.shape[1]:
             raise UserError(NO_IDS)
-        self._prompt: list[int] = input_ids[0].tolist()
-        self._generator: Any = None
-        self._raw: list[RawIteration] = []
-        self._target: Views = {}
-        self._seen: Views = {}
-        self._seconds: list[list[float]] = []  # draft, verify, policy, rest of each iteration
-        self._before_s = 0.0  # from the call to its first iteration
+        self._call = Recorded(given["self"], given["generation_config"], input_ids[0].tolist())
         self._proposed: list[int] = []
         self._logits: torch.Tensor | None = None  # the draft's, or those of the plain token that is chosen next
         self._since = 0.0
@@ -166,23 +158,23 @@ class _Watch:
         return self._now() - self._since
 
     def _now(self) -> float:
-        if self._model.device.type != "cpu":
-            torch.accelerator.synchronize(self._model.device)
+        if self._call.model.device.type != "cpu":
+            torch.accelerator.synchronize(self._call.model.device)
         return perf_counter()
 
     def _begin(self) -> None:
         """A new iteration; what passed since the last check belongs to the one before."""
-        if self._seconds:
-            self._seconds[-1][REST] += self._stop()
+        if self._call.seconds:
+            self._call.seconds[-1][REST] += self._stop()
         else:
-            self._before_s = self._stop()
-        self._seconds.append([0.0] * 4)
+            self._call.before_s = self._stop()
+        self._call.seconds.append([0.0] * 4)
 
     # -- assisted
 
     def follow(self, generator: Any) -> None:
         """Reads what ``generator`` drafts in this call, and what the target makes of it."""
-        self._generator = generator
+        self._call.generator = generator
         generator.get_candidates = partial(self._drafted, generator.get_candidates)
         generator.update_candidate_strategy = partial(self._verified, generator.update_candidate_strategy)
 
@@ -190,18 +182,18 @@ class _Watch:
         self._begin()
         self.go()
         candidates, logits = original(input_ids, *args, **kwargs)
-        self._seconds[-1][DRAFT] = self._stop()
+        self._call.seconds[-1][DRAFT] = self._stop()
         self._proposed = candidates[0, input_ids.shape[1] :].tolist()
         self._logits = logits
         self.go()
         return candidates, logits
 
     def _verified(self, original: Callable, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: Any) -> Any:
-        self._seconds[-1][VERIFY] = self._stop()
-        self._keep(input_ids[0, len(self._prompt) + self._written :].tolist(), scores[0])
+        self._call.seconds[-1][VERIFY] = self._stop()
+        self._keep(input_ids[0, len(self._call.prompt) + self._written :].tolist(), scores[0])
         self.go()
         result = original(input_ids, scores, num_matches)
-        self._seconds[-1][POLICY] = self._stop()
+        self._call.seconds[-1][POLICY] = self._stop()
         self.go()
         return result
 
@@ -211,7 +203,7 @@ class _Watch:
         """A pass of plain decoding: the scores after ``input_ids``."""
         passed = self._stop()
         self._choose(int(input_ids[0, -1]))
-        self._seconds.append([0.0, passed, 0.0, 0.0])
+        self._call.seconds.append([0.0, passed, 0.0, 0.0])
         self._logits = scores
         self.go()
 
@@ -225,7 +217,8 @@ class _Watch:
     @property
     def _written(self) -> int:
         """New tokens so far."""
-        return self._raw[-1].start + len(self._raw[-1].tokens) if self._raw else 0
+        raw = self._call.raw
+        return raw[-1].start + len(raw[-1].tokens) if raw else 0
 
     def _keep(self, new: list[int], scores: torch.Tensor) -> None:
         """One iteration: the text takes the tokens ``new``; ``scores``: the target's, a row for each guess and one."""
@@ -237,61 +230,32 @@ class _Watch:
         if emitted is not None:
             wanted[n_accepted].append(emitted)
         keys = [(start + index, tuple(drafted[n_accepted:index])) for index in range(len(wanted))]
-        self._target |= zip(keys, _views_of(scores, wanted))
-        if self._generator is not None and self._logits is not None:
-            self._seen |= zip(keys, _views_of(self._logits[0], wanted))
+        self._call.target |= zip(keys, _views_of(scores, wanted))
+        if self._call.generator is not None and self._logits is not None:
+            self._call.seen |= zip(keys, _views_of(self._logits[0], wanted))
         stop = self._why(drafted, start)
-        self._raw.append(RawIteration(start, drafted, n_accepted, emitted, stop, [], None, (0.0,) * 4, None))
+        self._call.raw.append(RawIteration(start, drafted, n_accepted, emitted, stop, [], None, (0.0,) * 4, None))
 
     def _why(self, drafted: list[int], start: int) -> StopReason:
-        if drafted and drafted[-1] in self._ends:
+        if drafted and drafted[-1] in self._call.ends:
             return "eos"
-        if len(drafted) + 1 >= self._limit - start:
+        if len(drafted) + 1 >= self._call.limit - start:
             return "limit"
         return "policy" if drafted else "exhausted"
 
-    @property
-    def _limit(self) -> int:
-        return self._config.max_length - len(self._prompt)
-
-    @property
-    def _ends(self) -> list[int]:
-        ends = getattr(self._config, "_eos_token_tensor", None)
-        return [] if ends is None else ends.tolist()
-
     def end(self, output: Any) -> Recorded:
         """What was recorded, after the call returned ``output``. Raises UserError if that is another text."""
-        rest = self._stop()
+        rest, call = self._stop(), self._call
         ids = output if isinstance(output, torch.Tensor) else output.sequences
-        text: list[int] = ids[0, len(self._prompt) :].tolist()
-        if self._generator is None and text:
+        text: list[int] = ids[0, len(call.prompt) :].tolist()
+        if call.generator is None and text:
             self._choose(text[-1])
-            del self._raw[len(text) :], self._seconds[len(text) :]  # passes beyond the end, on a GPU
-        if [token for one in self._raw for token in one.tokens] != text:
+            del call.raw[len(text) :], call.seconds[len(text) :]  # passes beyond the end, on a GPU
+        if call.output != text:
             raise UserError(_moved("its generate returned other tokens than it verified"))
-        if self._seconds:
-            self._seconds[-1][REST] += rest
-        generator = self._generator
-        return Recorded(
-            model=self._model,
-            config=self._config,
-            generator=generator,
-            way=PLAIN if generator is None else _way(generator),
-            prompt=self._prompt,
-            output=text,
-            raw=self._raw,
-            target=self._target,
-            seen=self._seen,
-            seconds=self._seconds,
-            before_s=self._before_s,
-            finish=self._finish(text),
-            limit=self._limit,
-        )
-
-    def _finish(self, text: list[int]) -> Finish:
-        if text and text[-1] in self._ends:
-            return "eos"
-        return "length" if len(text) >= self._limit else "stop"
+        if call.seconds:
+            call.seconds[-1][REST] += rest
+        return call
 
 
 class _Reader(LogitsProcessor):
@@ -323,11 +287,6 @@ def _views_of(logits: torch.Tensor, wanted: list[list[int]]) -> list[View]:
         )
         for row in range(len(choices))
     ]
-
-
-def _way(generator: Any) -> str:
-    """The name of the way in which ``generator`` drafts: that of the nearest class that is known."""
-    return next(WAYS[one.__name__].name for one in type(generator).__mro__ if one.__name__ in WAYS)
 
 
 def _refuse_beams(original: Callable, *args: Any, **kwargs: Any) -> Any:

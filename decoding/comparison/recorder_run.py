@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import PurePath
 from statistics import median
@@ -19,7 +19,7 @@ from ..engines.loading import describe_model, gpu_name
 from ..engines.tokenizer import Tokenizer
 from ..loop.speculative import RawIteration
 from ..records.events import new_id
-from ..records.generate import ENGINE, PLAIN, TITLES, Call
+from ..records.generate import ENGINE, PLAIN, TITLES, WAYS, Call
 from ..records.machine import describe_machine
 from ..records.pairs import PROMPT_LOOKUP
 from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, CompareRequest
@@ -40,24 +40,49 @@ MAX_VERIFIED = 256  # tokens in one pass, of which a run file holds the cost
 
 @dataclass(slots=True)
 class Recorded:
-    """One call, as the recorder saw it.
+    """One call, which the recorder fills in.
 
-    ``seconds``: draft, verify, policy and rest of each iteration; ``limit``: the most new tokens.
+    ``seconds``: draft, verify, policy and rest of each iteration; ``before_s``: from the call to its first iteration.
     """
 
     model: Any
     config: Any
-    generator: Any
-    way: str
     prompt: list[int]
-    output: list[int]
-    raw: list[RawIteration]
-    target: Views
-    seen: Views
-    seconds: list[list[float]]
-    before_s: float
-    finish: Finish
-    limit: int
+    generator: Any = None  # what drafts; None in plain decoding
+    raw: list[RawIteration] = field(default_factory=list)
+    target: Views = field(default_factory=dict)
+    seen: Views = field(default_factory=dict)
+    seconds: list[list[float]] = field(default_factory=list)
+    before_s: float = 0.0
+
+    @property
+    def output(self) -> list[int]:
+        """The new tokens so far."""
+        return [token for one in self.raw for token in one.tokens]
+
+    @property
+    def limit(self) -> int:
+        """The most new tokens."""
+        return self.config.max_length - len(self.prompt)
+
+    @property
+    def ends(self) -> list[int]:
+        """The tokens that end a text."""
+        ends = getattr(self.config, "_eos_token_tensor", None)
+        return [] if ends is None else ends.tolist()
+
+    @property
+    def finish(self) -> Finish:
+        if self.output and self.output[-1] in self.ends:
+            return "eos"
+        return "length" if len(self.output) >= self.limit else "stop"
+
+    @property
+    def way(self) -> str:
+        """The name of the way to draft: that of the nearest class of the generator that is known."""
+        if self.generator is None:
+            return PLAIN
+        return next(WAYS[one.__name__].name for one in type(self.generator).__mro__ if one.__name__ in WAYS)
 
     @property
     def assistant(self) -> Any:
