@@ -12,7 +12,7 @@ from decoding.comparison import compare as compare_module
 from decoding.comparison.compare import Comparison
 from decoding.comparison.costs import TRIED_SL, Timer, adjusted
 from decoding.comparison.idle import measure_asked, prepare_usual
-from decoding.comparison.kept_costs import MAX_AGE, CostShelf, KnownCosts, Task, bucket
+from decoding.comparison.kept_costs import MAX_AGE, KnownCosts, Task, bucket
 from decoding.comparison.prepare import prepare
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
@@ -32,7 +32,7 @@ COSTS = Costs(
 
 @pytest.fixture
 def known(tmp_path):
-    return KnownCosts(ToyPair(), CostShelf(tmp_path))
+    return KnownCosts(ToyPair(), tmp_path)
 
 
 def request(**changes) -> CompareRequest:
@@ -55,7 +55,7 @@ def as_kept(monkeypatch):
 def test_the_first_run_measures_and_the_next_one_finds(known, as_kept):
     first, stages = run_of(known)
     assert stages.count("measuring") > 1 and first.costs.measured is None
-    again = KnownCosts(ToyPair(), known.shelf)  # another process
+    again = KnownCosts(ToyPair(), known.folder)  # another process
     second, stages = run_of(again)
     assert stages.count("measuring") == 1 and second.costs.measured is not None
     assert second.costs.verify_curve == first.costs.verify_curve and second.costs.draft_step == first.costs.draft_step
@@ -83,9 +83,9 @@ def test_curves_of_another_pair_or_machine_are_not_taken(known):
     assert known.find(["small"], 100) is not None and known.find(["weak"], 100) is None
     other = ToyPair()
     other.target.info = replace(other.target.info, fingerprint="other weights")
-    assert KnownCosts(other, known.shelf).find(["small"], 100) is None
+    assert KnownCosts(other, known.folder).find(["small"], 100) is None
     other.target.info = replace(known.pair.target.info, threads=7)
-    assert KnownCosts(other, known.shelf).find(["small"], 100) is None
+    assert KnownCosts(other, known.folder).find(["small"], 100) is None
 
 
 def test_several_drafts_are_joined(known):
@@ -101,21 +101,21 @@ def test_several_drafts_are_joined(known):
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"setting": 1}'])
 def test_a_broken_file_is_measured_again(known, content):
     known.keep(["small"], 100, COSTS)
-    (path,) = known.shelf._folder.glob("*.json")
+    (path,) = known.folder.glob("*.json")
     path.write_bytes(content)
     assert known.find(["small"], 100) is None
 
 
 def test_a_disk_that_takes_nothing_is_no_fault(tmp_path):
     (tmp_path / "file").write_text("")
-    known = KnownCosts(ToyPair(), CostShelf(tmp_path / "file"))
+    known = KnownCosts(ToyPair(), tmp_path / "file")
     known.keep(["small"], 100, COSTS)
     assert known.find(["small"], 100) is None
 
 
 def test_old_curves_serve_and_are_asked_for_again(known):
     known.keep(["small"], 100, COSTS)
-    (path,) = known.shelf._folder.glob("*.json")
+    (path,) = known.folder.glob("*.json")
     kept = json.loads(path.read_text())
     kept["costs"]["measured"] = (datetime.now(timezone.utc) - 2 * MAX_AGE).isoformat()
     path.write_text(json.dumps(kept))

@@ -14,7 +14,7 @@ from decoding.comparison import compare as compare_module
 from decoding.comparison import kept_costs
 from decoding.comparison.compare import compare
 from decoding.comparison.idle import measure_asked, prepare_usual, set_policies
-from decoding.comparison.kept_costs import CostShelf, KnownCosts
+from decoding.comparison.kept_costs import KnownCosts
 from decoding.files import costs_folder
 from decoding.lookahead.fitted import FOLDER
 from decoding.lookahead.policy_files import write_policy
@@ -129,7 +129,7 @@ def test_chains_that_cannot_be_used_choose_nothing_and_break_nothing(known):
 
 
 def test_a_draft_without_chains_is_left_alone(tmp_path):
-    known = KnownCosts(ToyPair(), CostShelf(tmp_path))
+    known = KnownCosts(ToyPair(), tmp_path)
     known.keep(["small"], 100, measured())
     set_policies(known, lambda: False)
     assert known.chosen("small") is None
@@ -165,7 +165,7 @@ def test_the_named_lanes_decide_alike_under_other_curves(known, monkeypatch):
     monkeypatch.setattr(compare_module, "adjusted", lambda kept, prepared, plain_s: kept)
     known.keep(["small"], 21, measured(0.02, 1.02))
     here = run_of(known, ["autoregressive", "disco", "specdecpp", "static:3"])
-    elsewhere = KnownCosts(known.pair, CostShelf(costs_folder() / "elsewhere"))
+    elsewhere = KnownCosts(known.pair, costs_folder() / "elsewhere")
     elsewhere.keep(["small"], 21, measured(0.4, 3.0))
     there = run_of(elsewhere, here.settings.lanes)
     assert there.costs.verify_curve != here.costs.verify_curve

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from decoding.backends.jobs import Jobs
 from decoding.bench.against import floor_bytes
 from decoding.bench.lossless import check_lossless, plain_reference
-from decoding.comparison.kept_costs import CostShelf, KnownCosts
+from decoding.comparison.kept_costs import KnownCosts
 from decoding.comparison.kept_texts import KeptTexts
 from decoding.engines.choosing import target_formats
 from decoding.engines.formats.int4 import GROUP, Groups, Int4Linear, joined, round_to_groups
@@ -184,7 +184,7 @@ def test_texts_and_costs_are_kept_apart_from_those_of_other_formats(folders, tmp
     kept.add([1, 2], [3])
     kept.close()
     assert KeptTexts(four, 8).get([1, 2]) == [3] and KeptTexts(sixteen, 8).get([1, 2]) is None
-    names = {KnownCosts(pair, CostShelf(tmp_path))._setting(None, 100).name for pair in (four, sixteen)}
+    names = {repr(KnownCosts(pair, tmp_path)._setting(None, 100)) for pair in (four, sixteen)}
     assert len(names) == 2
     assert floor_bytes(four.target, 0) < 0.7 * floor_bytes(sixteen.target, 0)
 

@@ -41,10 +41,6 @@ class Setting:
     machine: Machine
     context: int
 
-    @property
-    def name(self) -> str:
-        return digest_of(repr(self).encode())
-
 
 @dataclass(slots=True)
 class Kept:
@@ -56,25 +52,6 @@ class Kept:
 
 
 _ADAPTER = TypeAdapter(Kept)
-
-
-class CostShelf:
-    """Files of cost curves in the program's cache folder."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or costs_folder()
-
-    def read(self, setting: Setting) -> Kept | None:
-        """What is kept for ``setting``; None if nothing is, or nothing sound."""
-        kept = read_kept(_ADAPTER, self._path(setting))
-        return kept if kept is not None and kept.setting == setting else None
-
-    def write(self, kept: Kept) -> None:
-        """Writes the file of ``kept``. If that fails, the next run measures again."""
-        keep(_ADAPTER, self._path(kept.setting), kept)
-
-    def _path(self, setting: Setting) -> Path:
-        return self._folder / f"{setting.name}.json"
 
 
 @dataclass(slots=True)
@@ -92,10 +69,13 @@ def _each(drafts: Sequence[str]) -> Sequence[str | None]:
 
 @dataclass(slots=True)
 class KnownCosts:
-    """What one process knows of a loaded pair: its kept curves, the lanes that have run here, what to measure next."""
+    """What one process knows of a loaded pair: its kept curves, the lanes that have run here, what to measure next.
+
+    Curves are kept in files of ``folder``, one for each setting. A file that cannot be written is measured again.
+    """
 
     pair: Pair
-    shelf: CostShelf = field(default_factory=CostShelf)
+    folder: Path = field(default_factory=costs_folder)
     warm: set[str] = field(default_factory=set)  # lanes that have run in this process
     tasks: list[Task] = field(default_factory=list)
     sets_lanes: bool = True  # False: policies run as they were fitted
@@ -133,17 +113,17 @@ class KnownCosts:
                 measured=date,
             )
             setting = self._setting(draft, context)
-            before = self.shelf.read(setting)  # what older curves chose serves until these have chosen
-            self.shelf.write(Kept(setting, own, before.chosen if before else None))
+            before = self._read(setting)  # what older curves chose serves until these have chosen
+            self._write(Kept(setting, own, before.chosen if before else None))
             self.tasks = [task for task in self.tasks if task != Task(draft, bucket(context))]
 
     def add_decisions(self, drafts: Sequence[str], context: int, decision: dict[str, float]) -> None:
         """Keep the cost of decisions with the curves; the curves keep their date."""
         for draft in _each(drafts):
-            kept = self.shelf.read(self._setting(draft, context))
+            kept = self._read(self._setting(draft, context))
             if kept is not None:
                 costs = replace(kept.costs, decision={**kept.costs.decision, **decision})
-                self.shelf.write(replace(kept, costs=costs))
+                self._write(replace(kept, costs=costs))
 
     # -- what the curves choose
 
@@ -186,11 +166,11 @@ class KnownCosts:
             return
         chosen = choose(recorded, load_heads_of(self.pair, draft), kept.costs, stopped)
         if chosen is not None:
-            self.shelf.write(replace(kept, chosen=replace(chosen, source=self._source(draft))))
+            self._write(replace(kept, chosen=replace(chosen, source=self._source(draft))))
 
     def _near(self, draft: str | None, context: int) -> Iterator[Kept]:
         """What is kept with ``draft``, at the contexts nearest to ``context`` first."""
-        kept = (self.shelf.read(self._setting(draft, near)) for near in _by_nearness(context))
+        kept = (self._read(self._setting(draft, near)) for near in _by_nearness(context))
         return (one for one in kept if one is not None)
 
     def _policies(self, draft: str) -> Path | None:
@@ -222,6 +202,19 @@ class KnownCosts:
             self.misfits = False
             for model in (self.pair.target, *self.pair.loaded_drafts.values()):
                 try_again(model)
+
+    # -- the files
+
+    def _read(self, setting: Setting) -> Kept | None:
+        """What is kept for ``setting``; None if nothing is, or nothing sound."""
+        kept = read_kept(_ADAPTER, self._path(setting))
+        return kept if kept is not None and kept.setting == setting else None
+
+    def _write(self, kept: Kept) -> None:
+        keep(_ADAPTER, self._path(kept.setting), kept)
+
+    def _path(self, setting: Setting) -> Path:
+        return self.folder / f"{digest_of(repr(setting).encode())}.json"
 
     def _setting(self, draft: str | None, context: int) -> Setting:
         target = self.pair.target.info
