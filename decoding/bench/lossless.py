@@ -6,7 +6,7 @@ It decodes each prompt about 200 times, with models that compute equal passes on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -354,15 +354,10 @@ def remembering(pair: Pair) -> Pair:
     if pair.target.works_on_device:
         return pair
     shared = shared_vocabulary(pair, [pair.default_draft])
-    new = Pair(
-        pair.name,
-        pair.tokenizer,
-        RememberingTarget(pair.target, shared),
-        pair.default_draft,
-        pair.draft_names,
-        lambda name: RememberingModel(pair.draft(name)) if abilities_of(pair, name).text_only else pair.draft(name),
-        pair.chat,
+    return replace(
+        pair,
+        target=RememberingTarget(pair.target, shared),
+        load_draft=lambda name: (
+            RememberingModel(pair.draft(name)) if abilities_of(pair, name).text_only else pair.draft(name)
+        ),
     )
-    new.target_folder, new.draft_folders = pair.target_folder, pair.draft_folders
-    new.draft_kinds = pair.draft_kinds
-    return new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import UserError
@@ -31,28 +32,22 @@ from .transformers_engine import TransformersModel
 LARGE = 50_000_000  # parameters: the weights of a smaller target stay in the processor's cache
 
 
+@dataclass(eq=False)
 class Pair:
-    """One target, one tokenizer, and drafts that are loaded on first use."""
+    """One target, one tokenizer, and drafts that are loaded on first use, by ``load_draft``."""
 
-    def __init__(
-        self,
-        name: str,
-        tokenizer: Tokenizer,
-        target: CachedModel,
-        default_draft: str,
-        draft_names: list[str],
-        load_draft: Callable[[str], CachedModel],
-        chat: bool = False,
-    ) -> None:
-        self.name, self.tokenizer, self.target = name, tokenizer, target
-        self.default_draft, self.draft_names = default_draft, draft_names
-        self.chat = chat
-        self.target_folder: Path | None = None
-        self.draft_folders: dict[str, Path] = {}  # of the drafts in a folder on this machine
-        self.draft_kinds: dict[str, DraftKind] = {}  # of the drafts that are not models of text alone
-        self.eyes: Eyes | None = None  # with which the target reads pictures
-        self._load_draft = load_draft
-        self._drafts: dict[str, CachedModel] = {}
+    name: str
+    tokenizer: Tokenizer
+    target: CachedModel
+    default_draft: str
+    draft_names: list[str]
+    load_draft: Callable[[str], CachedModel]
+    chat: bool = False
+    target_folder: Path | None = None
+    draft_folders: dict[str, Path] = field(default_factory=dict)  # of the drafts in a folder on this machine
+    draft_kinds: dict[str, DraftKind] = field(default_factory=dict)  # of the drafts that are not models of text alone
+    eyes: Eyes | None = None  # with which the target reads pictures
+    _drafts: dict[str, CachedModel] = field(default_factory=dict, init=False)
 
     def draft(self, name: str = "") -> CachedModel:
         """The draft of that name ("" is the default one), loaded once. Raises UserError for an unknown name."""
@@ -62,7 +57,7 @@ class Pair:
                 raise UserError(
                     f"The pair {self.name} has no draft {name}. It has: {', '.join(self.draft_names)}, ngram."
                 )
-            self._drafts[name] = self._load_draft(name)
+            self._drafts[name] = self.load_draft(name)
         return self._drafts[name]
 
     @property
@@ -79,18 +74,7 @@ class Pair:
 
     def fork(self) -> Pair:
         """The same models with separate caches, so that two texts can be decoded in turns; see ``can_fork``."""
-        forked = Pair(
-            self.name,
-            self.tokenizer,
-            self.target.fork(),
-            self.default_draft,
-            self.draft_names,
-            lambda name: self.draft(name).fork(),
-            self.chat,
-        )
-        forked.target_folder, forked.draft_folders = self.target_folder, self.draft_folders
-        forked.draft_kinds, forked.eyes = self.draft_kinds, self.eyes
-        return forked
+        return replace(self, target=self.target.fork(), load_draft=lambda name: self.draft(name).fork())
 
     def encode_prompt(self, text: str, chat: bool | None = None, system: str = "", picture: str = "") -> EncodedPrompt:
         """A visitor's prompt in tokens.
@@ -186,6 +170,9 @@ def load_pair(
     tokenizer = load_tokenizer(first.folder)
     stored = stored_dtype(read_config(first.folder))
     model = load(first.name, first, target_formats(dtype, device, stored), TARGET_ROWS, spread)
+    eyes: Eyes | None = SceneEyes(Path(described.pictures), model.hidden_size) if described.pictures else None
+    if isinstance(model, TransformersModel) and reads_photographs(read_config(first.folder)):
+        eyes = PhotoEyes(first.folder, model.module)
     pair = Pair(
         described.name,
         tokenizer,
@@ -194,14 +181,11 @@ def load_pair(
         list(described.drafts),
         load_draft,
         described.chat and tokenizer.has_chat_template,
+        first.folder,
+        {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()},
+        described.draft_kinds,
+        eyes,
     )
-    pair.target_folder = first.folder
-    if described.pictures:
-        pair.eyes = SceneEyes(Path(described.pictures), model.hidden_size)
-    if isinstance(model, TransformersModel) and reads_photographs(read_config(first.folder)):
-        pair.eyes = PhotoEyes(first.folder, model.module)
-    pair.draft_kinds = described.draft_kinds
-    pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
     pair.draft()
     if device == "cpu" and model.info.parameters >= LARGE:
         use_huge_pages()
