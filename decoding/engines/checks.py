@@ -79,7 +79,7 @@ def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, 
     """
     first, second = target.vocabulary(), draft.vocabulary()
     differing = [id for id in first.keys() & second.keys() if first[id] != second[id]]
-    if differing or target.encode_plain(_PROBE) != draft.encode_plain(_PROBE):
+    if differing or target.encode_part(_PROBE) != draft.encode_part(_PROBE):
         what = f"{len(differing):,} tokens differ" if differing else "they cut the same text differently"
         raise UserError(
             f"{target_name} and {draft_name} have different tokenizers ({what}): a draft must use its "

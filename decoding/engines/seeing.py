@@ -106,7 +106,7 @@ class PhotoEyes:
         """The model's inputs. The name of a special token in ``text`` is read as letters."""
         before, after = tokenizer.picture_message(self._processor)
         inputs = dict(self._processor(text=before, images=[photo], return_tensors="pt", **tokenizer.bos_for(before)))
-        typed, rest = tokenizer.encode_part(text, True), tokenizer.encode_part(after, False)
+        typed, rest = tokenizer.encode_part(text, True), tokenizer.encode_part(after)
         end = torch.tensor([[*typed, *rest]])
         more = {
             "input_ids": end,

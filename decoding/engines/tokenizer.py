@@ -36,9 +36,7 @@ class Tokenizer:
 
         A chat template writes its own BOS: text that starts with it gets no second one.
         """
-        bos = self._hf.bos_token
-        with_special = not (bos and text.startswith(bos))
-        return list(self._hf.encode(text, add_special_tokens=with_special))
+        return list(self._hf.encode(text, **self.bos_for(text)))
 
     def encode_typed(self, text: str) -> list[int]:
         """As :meth:`encode`, of what a visitor typed: the name of a special token in it is letters, no such token."""
@@ -52,7 +50,7 @@ class Tokenizer:
         return self.encode_message(text, system)[0]
 
     def encode_message(self, text: str, system: str = "") -> tuple[list[int], int]:
-        """As :meth:`encode_chat`, with no token across the borders of what is typed; and where ``text`` begins."""
+        """As :meth:`encode_chat`, with no token across a border of what is typed; and where ``text`` begins."""
         mark, system_mark = (f"[{secrets.token_hex(16)}]" for _ in range(2))
         contents = {mark: text, system_mark: system}
         whole = self.chat(mark, system_mark if system else "")
@@ -63,8 +61,10 @@ class Tokenizer:
             ids += self.encode_part(contents.get(part, part), part in contents)
         return ids, at
 
-    def encode_part(self, text: str, typed: bool) -> list[int]:
-        """Token ids of a part of a message; ``typed``: by a visitor, so that it names no special token."""
+    def encode_part(self, text: str, typed: bool = False) -> list[int]:
+        """Token ids of a part of a text, without added tokens; ``typed``: by a visitor, so that it names no special
+        token.
+        """
         return list(self._hf.encode(text, add_special_tokens=False, split_special_tokens=typed))
 
     def picture_message(self, processor: Any) -> tuple[str, str]:
@@ -79,17 +79,13 @@ class Tokenizer:
         return before, after
 
     def bos_for(self, text: str) -> dict[str, bool]:
-        """Options under which a processor begins ``text`` as :meth:`encode` does."""
+        """Options under which tokenizer or processor begin ``text`` with at most one BOS."""
         bos = self._hf.bos_token
         return {"add_special_tokens": not (bos and text.startswith(bos))}
 
     def _special_names(self) -> list[str]:
         """How a text would name the tokens that the tokenizer does not read as letters."""
         return [token.content for token in getattr(self._hf, "added_tokens_decoder", {}).values() if token.special]
-
-    def encode_plain(self, text: str) -> list[int]:
-        """Token ids of ``text`` without added tokens."""
-        return list(self._hf.encode(text, add_special_tokens=False))
 
     def vocabulary(self) -> dict[int, str]:
         """Id -> token of the ordinary vocabulary, without special and added tokens."""
@@ -161,12 +157,10 @@ def _is_byte_level(hf_tokenizer: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for every byte (Radford et al. 2019, ``bytes_to_unicode``), reversed."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    alphabet = {chr(byte): byte for byte in plain}
-    others = (byte for byte in range(256) if byte not in set(plain))
-    alphabet.update({chr(256 + index): byte for index, byte in enumerate(others)})
-    return alphabet
+    """GPT-2's printable stand-in for every byte (Radford et al. 2019), reversed."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {char: byte for byte, char in bytes_to_unicode().items()}
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
