@@ -17,7 +17,7 @@ from decoding.engines.base import check_prompt
 from decoding.engines.checks import free_memory
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.formats import find_format
-from decoding.engines.hub import Found, Repository, inspect
+from decoding.engines.hub import Repository
 from decoding.engines.loading import choose_device, describe_model, load_hf_model, read_config
 from decoding.engines.tokenizer import load_tokenizer
 from decoding.engines.transformers_engine import TransformersModel, refusal
@@ -132,8 +132,7 @@ def test_a_repository_without_a_readable_config(tmp_path, broken, words):
 
     hub = SimpleNamespace(look=lambda name: Repository(name, "main", files), fetch=fetch)
     with pytest.raises(UserError, match=f"org/model .*{words}"):
-        inspect(hub, "org/model", lambda message, fraction: None)
-    assert Found(Repository("org/model", "a" * 40, {}), {}, tmp_path).mark == "hub-" + 16 * "a"
+        sources.HubSource("org/model", hub).inspect(lambda message, fraction: None)
 
 
 @pytest.mark.parametrize(

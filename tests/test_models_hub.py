@@ -147,7 +147,7 @@ def test_pickles_are_refused(folders, hub, tmp_path):
 @pytest.mark.parametrize(
     "place, value, words",
     [
-        ("decoding.engines.hub.MAX_DOWNLOAD_BYTES", 1000, "GB of weights; at most"),
+        ("decoding.engines.sources.MAX_DOWNLOAD_BYTES", 1000, "GB of weights; at most"),
         ("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10), "on the disk"),
         ("decoding.engines.pair.free_memory", lambda device: 1000, "GB of memory; 0.0 GB are free"),
     ],

@@ -53,17 +53,22 @@ def weight_bytes(folder: Path) -> int:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json. Raises UserError if this is not a model that can be loaded."""
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{folder.name} has no model: its config.json cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{folder.name} contains a broken model: its config.json is not JSON.") from error
-    check_config(config, folder.name)
+    config = config_in(folder, folder.name)
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder.name} has no safetensors weights, the only kind that is loaded: convert them first.")
     check_index(folder)
+    return config
+
+
+def config_in(folder: Path, name: str) -> dict[str, Any]:
+    """The config.json in ``folder`` of the model ``name``. Raises UserError for one that is broken or not a model's."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{name} has no model: its config.json cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{name} contains a broken model: its config.json is not JSON.") from error
+    check_config(config, name)
     return config
 
 

@@ -6,6 +6,7 @@ fetched.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,29 @@ from ..files import cache_folder, safe_name
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import GgufRecord, read_record
 from ..records.pairs import PairDescription
-from .checks import check_same_tokenizer
+from .checks import INDEX_FILE, check_same_tokenizer
 from .gguf import file_of, record_of, unpack
-from .hub import Found, Hub, Report, download, inspect, is_hub_id
-from .loading import read_config
+from .hub import Hub, Report, Repository, is_hub_id
+from .loading import config_in, read_config
 from .slim import is_slim, materialise
 from .tokenizer import load_tokenizer
+
+MAX_DOWNLOAD_BYTES = 160 * 10**9  # a 70B model in bfloat16 has 141 GB
+SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+)
 
 
 @dataclass(slots=True)
@@ -72,28 +90,67 @@ class FolderSource:
 class HubSource:
     """A repository of the Hub: its small files are inspected before its weights are downloaded."""
 
+    _repository: Repository
+    _folder: Path
+
     def __init__(self, name: str, hub: Hub) -> None:
         self._name, self._hub = name, hub
-        self._found: Found | None = None
+        self._config: dict[str, Any] | None = None  # once the small files are here
 
     def inspect(self, report: Report) -> Path:
-        return self._look(report).folder
+        if self._config is None:
+            report(f"Looking at {self._name}", None)
+            self._repository = self._hub.look(self._name)
+            self._check_files()
+            for file in SMALL_FILES:
+                if file in self._repository.files:
+                    self._folder = self._hub.fetch(self._repository, file, lambda n: None).parent
+            self._config = config_in(self._folder, self._name)
+        return self._folder
 
     def size(self, report: Report) -> Size:
         """Known before the weights are fetched. Raises UserError."""
-        found = self._look(report)
-        return Size(found.config, found.weight_bytes)
+        self.inspect(report)
+        return Size(self._config or {}, sum(self._repository.weights.values()))
 
     def fetch(self, report: Report) -> LocalModel:
-        found = self._look(report)
-        folder = download(self._hub, found, report)
-        return LocalModel(folder, self._name.rsplit("/", 1)[-1], self._name, found.mark)
+        folder, repository = self.inspect(report), self._repository
+        files = {file: size for file, size in repository.files.items() if file in (*repository.weights, INDEX_FILE)}
+        total, done = sum(files.values()), 0
+        self._check_disk()
 
-    def _look(self, report: Report) -> Found:
-        """The repository's small files, fetched once."""
-        if self._found is None:
-            self._found = inspect(self._hub, self._name, report)
-        return self._found
+        def count(n: int) -> None:
+            nonlocal done
+            done += n
+            message = f"Downloading {self._name}: {min(done, total) / 1e9:.1f} of {total / 1e9:.1f} GB"
+            report(message, min(done / total, 1.0))
+
+        for file in files:
+            self._hub.fetch(repository, file, count)
+        mark = f"hub-{repository.revision[:16]}"  # hashing the weights would take minutes
+        return LocalModel(folder, self._name.rsplit("/", 1)[-1], self._name, mark)
+
+    def _check_files(self) -> None:
+        """Raises UserError for a repository whose weights cannot be loaded or are too large."""
+        name, size = self._name, sum(self._repository.weights.values())
+        if not self._repository.weights:
+            raise UserError(f"{name} has no safetensors weights, the only kind that is loaded: choose another model.")
+        if size > MAX_DOWNLOAD_BYTES:
+            raise UserError(
+                f"{name} has {size / 1e9:.0f} GB of weights; at most {MAX_DOWNLOAD_BYTES / 1e9:.0f} GB are downloaded."
+            )
+        if "config.json" not in self._repository.files:
+            raise UserError(f"{name} is not a transformers model: it has no config.json.")
+
+    def _check_disk(self) -> None:
+        weights = self._repository.weights
+        missing = sum(size for file, size in weights.items() if not (self._folder / file).exists())
+        free = shutil.disk_usage(self._folder).free
+        if missing > 0.95 * free:
+            raise UserError(
+                f"{self._name} needs {missing / 1e9:.1f} GB on the disk; {free / 1e9:.1f} GB are "
+                "free. Free some space or choose a smaller model."
+            )
 
 
 class GgufSource:
