@@ -227,7 +227,7 @@ def falls_silent(event):
 @pytest.mark.parametrize("events, words", [(raises_at_once, "disk on fire"), (falls_silent, "ended without a result")])
 def test_a_backend_that_breaks_its_promise_still_ends_the_run(events, words):
     class Broken(FakeBackend):
-        def compare(self, request, cancel, run_id=None):
+        def run_job(self, kind, options, cancel, run_id=None):
             return events(Numbering(run_id))
 
     with served(Broken(), Limits(max_runs=1)) as port:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -67,38 +67,38 @@ class Backend(ABC):
         self._grant = grant or Grant()
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        """Decodes one prompt with several lanes; ``finished`` carries ``{"run": ...}``."""
-        return self._numbered("compare", lambda: asdict(self._check(request)), cancel, Numbering(run_id))
+        """Decodes one prompt with several lanes: a job whose options are the settings of ``request``."""
+        return self.run_job("compare", asdict(request), cancel, run_id)
 
     def run_job(
         self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
     ) -> Iterator[Event]:
-        """Another long job ("evaluate", "drafts"): ``progress`` events, then ``finished`` with ``{"result": ...}``."""
-
-        def checked() -> dict[str, Any]:
-            if self.only_comparisons:
-                raise UserError(self.only_comparisons)
-            check_long_job(self._grant)
-            return options
-
-        return self._numbered(kind, checked, cancel, Numbering(run_id))
-
-    def _check(self, request: CompareRequest) -> CompareRequest:
-        """Raises UserError with a sentence for a comparison that cannot run here."""
-        check_granted(check_request(request), self._grant)
-        for lane in request.lanes:
-            parse_lane(lane)
-        return request
-
-    def _numbered(
-        self, kind: str, checked: Callable[[], dict[str, Any]], cancel: threading.Event, event: Numbering
-    ) -> Iterator[Event]:
+        """A job: "compare", whose ``finished`` carries ``{"run": ...}``, or another long one ("evaluate", "drafts"):
+        ``progress`` events, then ``finished`` with ``{"result": ...}``.
+        """
+        event = Numbering(run_id)
         try:
-            with closing(self._run(kind, checked(), cancel, event.run)) as events:
+            self._check_job(kind, options)
+            with closing(self._run(kind, options, cancel, event.run)) as events:
                 for one, data in events:
                     yield event(one, **data)
         except UserError as error:
             yield event("failed", message=str(error))
+
+    def _check_job(self, kind: str, options: dict[str, Any]) -> None:
+        """Raises UserError with a sentence for a job that cannot run here."""
+        if kind == "compare":
+            self._check(CompareRequest(**options))
+        elif self.only_comparisons:
+            raise UserError(self.only_comparisons)
+        else:
+            check_long_job(self._grant)
+
+    def _check(self, request: CompareRequest) -> None:
+        """Raises UserError with a sentence for a comparison that cannot run here."""
+        check_granted(check_request(request), self._grant)
+        for lane in request.lanes:
+            parse_lane(lane)
 
     @abstractmethod
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:

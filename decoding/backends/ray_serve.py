@@ -12,10 +12,9 @@ import itertools
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextvars import Context
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +27,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ..errors import UserError
 from ..records.events import LAST_KINDS, Event, event_from_json, event_to_json
 from ..records.pairs import PairDescription, describe_pairs
-from ..records.request import CompareRequest, Grant
+from ..records.request import Grant
 from .base import Backend, JobEvents
 from .jobs import RestingJobs
 from .local import LocalBackend
@@ -82,7 +81,7 @@ class Device:
 
         ``reader``: the name of its actor; "" if it is none.
         """
-        stream = EventStream(run, lambda cancel: whole(run, self._events(kind, options, cancel, run)), event_to_json)
+        stream = EventStream(run, lambda cancel: self._events(kind, options, cancel, run), event_to_json)
         watch = asyncio.create_task(_cancel_with(reader, stream.cancel)) if reader else None
         at = 0
         try:
@@ -97,12 +96,8 @@ class Device:
             stream.close()
             await asyncio.shield(stream.over.wait())  # this replica is not free before the device is
 
-    def _events(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str
-    ) -> Callable[[], Iterator[Event]]:
-        if kind == "compare":
-            return partial(self._backend.compare, CompareRequest(**options), cancel, run)
-        return partial(self._backend.run_job, kind, options, cancel, run)
+    def _events(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> Iterator[Event]:
+        return whole(run, lambda: self._backend.run_job(kind, options, cancel, run))
 
     def __del__(self) -> None:
         self._backend.close()

@@ -99,9 +99,8 @@ class RecordedBackend(Backend):
             raise UserError(f"There is no recording '{identifier[:64]}'. There are: {names}.")
         return self._read(identifier)
 
-    def _check(self, request: CompareRequest) -> CompareRequest:
+    def _check(self, request: CompareRequest) -> None:
         self._find(request)
-        return request
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
         """The recording with exactly these settings."""

@@ -54,8 +54,8 @@ class RemoteBackend(Backend):
             trust_env=False,
         )
 
-    def _check(self, request: CompareRequest) -> CompareRequest:
-        return check_request(request)  # its lanes are checked there: the other machine may have other policies
+    def _check(self, request: CompareRequest) -> None:
+        check_request(request)  # its lanes are checked there: the other machine may have other policies
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
         follower = _Follower(self._client, self._where, run, cancel, self._patience_s)

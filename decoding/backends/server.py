@@ -20,7 +20,7 @@ import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import UserError
 from ..records.events import Event, event_to_json
-from ..records.request import SETTINGS, CompareRequest, Grant, check_granted, check_long_job, request_from_dict
+from ..records.request import SETTINGS, Grant, check_granted, check_long_job, request_from_dict
 from .base import Backend, check_token
 from .metrics import Metrics
 from .stream import EventStream, whole
@@ -66,13 +66,14 @@ class Refusal(Exception):
 
 
 class Session:
-    """One run on the server: the stream of its events as lines, of which the newest reader gets them.
+    """One run on the server: the ``body`` that asked for it, and the stream of its events as lines, which the newest
+    reader gets.
 
     All of it runs in the event loop's thread.
     """
 
-    def __init__(self, stream: EventStream[str], limits: Limits, forget: Callable[[str], None]) -> None:
-        self.stream = stream
+    def __init__(self, stream: EventStream[str], body: bytes, limits: Limits, forget: Callable[[str], None]) -> None:
+        self.stream, self.body = stream, body
         self._limits, self._forget = limits, forget
         self._reader = 0  # a newer reader takes over from an older one
         self._expire_later()
@@ -127,7 +128,6 @@ class Sessions:
     def __init__(self, backend: Backend, limits: Limits, metrics: Metrics) -> None:
         self._backend, self._limits, self._metrics = backend, limits, metrics
         self._known: dict[str, Session] = {}
-        self._bodies: dict[str, bytes] = {}
         self._starting = asyncio.Lock()
 
     async def start(self, run: str, body: bytes) -> None:
@@ -143,15 +143,15 @@ class Sessions:
             raise Refusal(400, "A run's id consists of 8 to 64 letters, digits, - and _.")
         async with self._starting:
             if run in self._known:
-                if self._bodies[run] != body:
+                if self._known[run].body != body:
                     raise Refusal(409, "There is already a run with this id and other settings.")
                 return
             if sum(not session.stream.ended for session in self._known.values()) >= self._limits.max_runs:
                 sentence = f"{self._limits.max_runs} runs are running or waiting, the maximum: try again soon."
                 raise Refusal(503, sentence)
             kind, options = _read_body(body, self._limits)
-            stream = EventStream(run, self._events(run, kind, options), _line, self._limits.window)
-            self._known[run], self._bodies[run] = Session(stream, self._limits, self._forget), body
+            stream = EventStream(run, partial(self._events, run, kind, options), _line, self._limits.window)
+            self._known[run] = Session(stream, body, self._limits, self._forget)
             await stream.read(0)  # it is in the queue now
 
     def get(self, run: str) -> Session:
@@ -164,23 +164,19 @@ class Sessions:
         for session in list(self._known.values()):
             session.expire()
 
-    def _events(self, run: str, kind: str, options: Any) -> Callable[[threading.Event], Iterator[Event]]:
-        if isinstance(options, CompareRequest):
-            make = partial(self._backend.compare, options)
-        else:
-            make = partial(self._backend.run_job, kind, options)
-        return lambda cancel: self._metrics.watched(whole(run, lambda: make(cancel, run)))
+    def _events(self, run: str, kind: str, options: dict[str, Any], cancel: threading.Event) -> Iterator[Event]:
+        return self._metrics.watched(whole(run, lambda: self._backend.run_job(kind, options, cancel, run)))
 
     def _forget(self, run: str) -> None:
         self._known.pop(run, None)
-        self._bodies.pop(run, None)
 
 
 def _line(event: Event) -> str:
     return event_to_json(event) + "\n"
 
 
-def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[str, Any]]:
+def _read_body(body: bytes, limits: Limits) -> tuple[str, dict[str, Any]]:
+    """The kind of the job and its options, those of a comparison completed and checked. Raises Refusal, UserError."""
     try:
         data = json.loads(body)
         kind, options = data["kind"], data["options"]
@@ -192,7 +188,7 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[
         raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
     if kind == "compare":
         _check_known(options)
-        return kind, check_granted(request_from_dict(options), limits.grant)
+        return kind, asdict(check_granted(request_from_dict(options), limits.grant))
     check_long_job(limits.grant)
     return kind, options
 

@@ -190,8 +190,10 @@ class Witness(Backend):
         self._backend = backend
         self.sent: dict[str, list[str]] = {}  # run -> its events
 
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        for event in self._backend.compare(request, cancel, run_id):
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        for event in self._backend.run_job(kind, options, cancel, run_id):
             self.sent.setdefault(event.run, []).append(event_to_json(event))
             yield event
 

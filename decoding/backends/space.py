@@ -45,9 +45,8 @@ class SpaceBackend(Backend):
         self._place = place
         self._closed = False
 
-    def _check(self, request: CompareRequest) -> CompareRequest:
+    def _check(self, request: CompareRequest) -> None:
         carried(check_request(request))  # its lanes are checked there: a Space may know other policies
-        return request
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
         yield "queued", {"place": 0}

@@ -61,12 +61,12 @@ class ZeroGPUBackend(Backend):
     def status(self) -> str:
         return "Runs on a GPU that Hugging Face lends for each run, out of the visitor's own quota."
 
-    def _check(self, request: CompareRequest) -> CompareRequest:
+    def _check(self, request: CompareRequest) -> None:
         if request.target or request.pair not in ("", self._pair.name):
             raise UserError(f"Only the pair {self._pair.name} runs here: choose it, or run others on your own machine.")
         if (request.dtype, request.weights) != ("auto", "auto"):
             raise UserError("Here the models are loaded before a run: leave number format and weights at auto.")
-        return super()._check(request)
+        super()._check(request)
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
         """The events of the GPU's process up to the last; a refusal by Spaces becomes a sentence."""
