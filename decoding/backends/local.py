@@ -43,9 +43,8 @@ class _Job:
     run_id: str
     inbox: queue.Queue[tuple[Kind, dict[str, Any]]] = field(default_factory=lambda: queue.Queue(INBOX_SIZE))
     abandoned: bool = False  # it no longer has a reader
-    cancelled: bool = False  # its reader has cancelled it
-    overdue: bool = False  # it exceeded its time limit
-    silent: bool = False  # its process hung
+    cancelled: bool = False  # its process was asked to end it
+    ending: str = ""  # the sentence with which it fails, if it was not its reader who ended it
     over: bool = False  # its last event has come
 
     def post(self, kind: Kind, **data: Any) -> None:
@@ -137,8 +136,8 @@ class LocalBackend(Backend):
                     yield "failed", {"message": UNREAD}
                     return
                 continue
-            if kind == "cancelled" and job.overdue:
-                kind, data = "failed", {"message": self._overdue_sentence()}
+            if kind == "cancelled" and job.ending:
+                kind, data = "failed", {"message": job.ending}
             yield kind, data
             if kind in LAST_KINDS:
                 return
@@ -198,7 +197,7 @@ class LocalBackend(Backend):
     def _end_overdue(self, job: _Job) -> None:
         with self._lock:
             if job is self._running and not job.cancelled:
-                job.overdue = True
+                job.ending = self._overdue_sentence()
                 self._stop_running(job)
 
     def _end_silent(self, job: _Job) -> None:
@@ -210,7 +209,7 @@ class LocalBackend(Backend):
             if left > 0:
                 _later(left, lambda: self._end_silent(job))
                 return
-            job.silent = True
+            job.ending = SILENT
             self._worker.kill()
 
     def _advance(self) -> None:
@@ -271,12 +270,11 @@ class LocalBackend(Backend):
             job = self._running
             if job is None:
                 return
-            if job.silent:
-                job.post("failed", message=SILENT)
-            elif job.cancelled:
+            if job.cancelled and not job.ending:
                 job.post("cancelled")
             else:
-                job.post("failed", message=CLOSED if self._closed else _crash_sentence(worker))
+                why = job.ending or (CLOSED if self._closed else _crash_sentence(worker))
+                job.post("failed", message=why)
             self._next()
 
     def _next(self) -> None:
