@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import queue
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextvars import Context
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ from .base import Backend, JobEvents
 from .jobs import RestingJobs
 from .local import LocalBackend
 from .server import Limits, create_app
-from .stream import EventStream, whole
+from .stream import EventStream, apart, whole
 
 ROOT = Path(__file__).resolve().parents[2]
 APPLICATION, DEVICE = "speculoscope", "Device"
@@ -149,36 +148,36 @@ class RayBackend(Backend):
             yield "queued", {"place": place}
             # In a context of its own: Serve cancels a call that still waits when the request that it belongs to is cut.
             lines = Context().run(self._work.remote, kind, options, run, self._reader)
-            yield from self._events_of(_Reader(lines), number, cancel)
+            yield from self._events_of(lines, number, cancel)
         except BackPressureError:
             yield "failed", {"message": FULL}
-        except (RayError, RayServeException):
+        except (RayError, RayServeException, asyncio.CancelledError):
             yield "failed", {"message": LOST}
         finally:
             self._has_begun(number, ended=True)
             if lines is not None:
                 lines.cancel()  # no effect if it has ended
 
-    def _events_of(self, reader: _Reader, number: int, cancel: threading.Event) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _events_of(
+        self, lines: Iterable[str], number: int, cancel: threading.Event
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """The device's events up to the last one, preceded by the run's place in the queue."""
         place = None
-        while True:
+        for came in apart(lambda: lines, "ray-reader", POLL_S):
             if cancel.is_set():
                 yield "cancelled", {}
                 return
-            line = reader.next()
-            if line is None:
-                now = self._place(number)
-                if now is not None and now != place:
-                    place = now
-                    yield "queued", {"place": now}
-                continue
-            self._has_begun(number)
-            event = event_from_json(line)
-            if event.kind != "queued":
-                yield event.kind, event.data
-            if event.kind in LAST_KINDS:
-                return
+            now = None if came else self._place(number)
+            if now is not None and now != place:
+                place = now
+                yield "queued", {"place": now}
+            for event in map(event_from_json, came):
+                self._has_begun(number)
+                if event.kind != "queued":
+                    yield event.kind, event.data
+                if event.kind in LAST_KINDS:
+                    return
+        yield "failed", {"message": LOST}  # the stream ended without a last event
 
     def _place(self, number: int) -> int | None:
         with self._lock:
@@ -191,32 +190,6 @@ class RayBackend(Backend):
                 self._running += not ended
             elif ended:
                 self._running -= 1
-
-
-class _Reader:
-    """Reads a device's stream in a separate thread, so that its consumer is not blocked."""
-
-    def __init__(self, lines: DeploymentResponseGenerator) -> None:
-        self._lines: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
-        threading.Thread(target=self._read, args=(lines,), name="ray-reader", daemon=True).start()
-
-    def next(self) -> str | None:
-        """The next line; None if none has come. Raises what the stream raised."""
-        try:
-            line = self._lines.get(timeout=POLL_S)
-        except queue.Empty:
-            return None
-        if isinstance(line, BaseException):
-            raise line
-        return line
-
-    def _read(self, lines: DeploymentResponseGenerator) -> None:
-        try:
-            for line in lines:
-                self._lines.put(line)
-            self._lines.put(RayServeException("the stream ended without a last event"))
-        except BaseException as error:  # including asyncio.CancelledError: the consumer must handle it
-            self._lines.put(error if isinstance(error, Exception) else RayServeException(str(error)))
 
 
 @serve.deployment(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import re
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from ..records.events import LAST_KINDS
 from ..records.request import SETTINGS, CompareRequest, check_request
 from ..records.run_file import run_from_dict
 from .base import Backend, JobEvents
+from .stream import apart
 
 if TYPE_CHECKING:
     from gradio_client import Client
@@ -49,15 +49,32 @@ class SpaceBackend(Backend):
         carried(check_request(request))  # its lanes are checked there: a Space may know other policies
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        """The Space's events up to the last one, which is added here if the Space leaves it out."""
         yield "queued", {"place": 0}
-        arguments = carried(CompareRequest(**options))
-        arrived: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
-        gone = threading.Event()
-        threading.Thread(target=self._read, args=(arguments, arrived, gone), name="space-reader", daemon=True).start()
+        arguments, gone = carried(CompareRequest(**options)), threading.Event()
         try:
-            yield from self._arriving(arrived, cancel, run)
+            for came in apart(lambda: self._answers(arguments, gone), "space-reader", POLL_S):
+                if cancel.is_set() or self._closed:
+                    yield "cancelled", {}
+                    return
+                for one, data in (_in_own_form(event, run) for event in came):
+                    yield one, data
+                    if one in LAST_KINDS:
+                        return
+        except Exception as error:  # every exception of the client's libraries becomes a sentence
+            yield "failed", {"message": self._sentence(error)}
         finally:
             gone.set()
+
+    def _answers(self, arguments: dict[str, Any], gone: threading.Event) -> Iterator[Any]:
+        """What the Space's endpoint yields until ``gone`` is set; gradio_client blocks until it answers."""
+        job = self._connect().submit(**arguments, api_name="/compare")
+        threading.Thread(target=_cancel_when, args=(job, gone), daemon=True).start()
+        try:
+            yield from job
+        finally:
+            gone.set()
+        raise job.exception() or UserError("The Space ended the run without a result: start it again.")
 
     def pairs(self) -> list[PairDescription]:
         return []  # the endpoint does not list its pairs; its default pair has no name here
@@ -67,42 +84,6 @@ class SpaceBackend(Backend):
 
     def close(self) -> None:
         self._closed = True
-
-    def _arriving(
-        self, arrived: queue.SimpleQueue[dict[str, Any] | Exception], cancel: threading.Event, run: str
-    ) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """The Space's events up to the last one, which is added here if the Space leaves it out."""
-        while not (cancel.is_set() or self._closed):
-            try:
-                event = arrived.get(timeout=POLL_S)
-            except queue.Empty:
-                continue
-            if isinstance(event, Exception):
-                yield "failed", {"message": self._sentence(event)}
-                return
-            try:
-                kind, data = _in_own_form(event, run)
-            except (KeyError, TypeError, ValueError, AttributeError):  # whatever another page may yield
-                yield "failed", {"message": self._stranger()}
-                return
-            yield kind, data
-            if kind in LAST_KINDS:
-                return
-        yield "cancelled", {}
-
-    def _read(self, arguments: dict[str, Any], arrived: queue.SimpleQueue, gone: threading.Event) -> None:
-        """Runs in a separate thread, because gradio_client blocks until the Space answers."""
-        try:
-            client = self._connect()
-            job = client.submit(**arguments, api_name="/compare")
-            threading.Thread(target=_cancel_when, args=(job, gone), daemon=True).start()
-            for event in job:
-                arrived.put(event)
-            arrived.put(job.exception() or UserError("The Space ended the run without a result: start it again."))
-        except Exception as error:  # every exception of the client's libraries becomes a sentence
-            arrived.put(error)
-        finally:
-            gone.set()
 
     def _connect(self) -> Client:
         from gradio_client import Client
@@ -145,15 +126,18 @@ def carried(request: CompareRequest) -> dict[str, Any]:
 
 
 def _in_own_form(event: Any, run: str) -> tuple[Any, dict[str, Any]]:
-    """The endpoint's event in a backend's form: iterations as a list, the run with its id here. What is no such event
-    raises KeyError, TypeError, ValueError or AttributeError.
+    """The endpoint's event in a backend's form: iterations as a list, the run with its id here. Raises TypeError for
+    what is no such event.
     """
-    kind, data = event["kind"], dict(event["data"])
-    if kind == "iterations":
-        data["items"] = [data["items"][at] for at in sorted(data["items"], key=int)]
-    if kind == "finished":
-        data["run"] = {**data["run"], "id": run}
-        run_from_dict(data["run"])
+    try:
+        kind, data = event["kind"], dict(event["data"])
+        if kind == "iterations":
+            data["items"] = [data["items"][at] for at in sorted(data["items"], key=int)]
+        if kind == "finished":
+            data["run"] = {**data["run"], "id": run}
+            run_from_dict(data["run"])
+    except (KeyError, ValueError, AttributeError) as error:
+        raise TypeError("no event of a comparison") from error
     return kind, data
 
 

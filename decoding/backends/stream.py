@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from ..errors import UserError, sentence_of
@@ -139,3 +140,30 @@ def whole(run: str, events: Callable[[], Iterator[Event]], broken: str = "") -> 
             log.exception("run %s broke down", run)
         message = broken if broken and not isinstance(error, UserError) else sentence_of(error)
     yield Event(run, seq + 1, "failed", {"message": message})
+
+
+def apart(items: Callable[[], Iterable[Item]], name: str, poll_s: float) -> Iterator[list[Item]]:
+    """Reads the items in a thread of that name, since waiting for them would block: a list of one as each comes, and an
+    empty one whenever none came for ``poll_s``. Raises what reading them raised.
+    """
+    arrived: queue.SimpleQueue[list[Item] | BaseException | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            for item in items():
+                arrived.put([item])
+            arrived.put(None)
+        except BaseException as error:  # also asyncio.CancelledError: Ray ends calls with it
+            arrived.put(error)
+
+    threading.Thread(target=read, name=name, daemon=True).start()
+    while True:
+        try:
+            came = arrived.get(timeout=poll_s)
+        except queue.Empty:
+            came = []
+        if came is None:
+            return
+        if isinstance(came, BaseException):
+            raise came
+        yield came
