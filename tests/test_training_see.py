@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from decoding.engines.picture_encoder import TOKENS, WEIGHTS, Cells, PictureReader, slots_of
 from decoding.errors import UserError
 from decoding.pictures.scenes import COLORS, SHAPES, What, kinds, layout
+from training import loop
 from training.align.teacher import ChatModel
-from training.see import find, install, reading, report, states
+from training.see import find, install, reading, report
 from training.see.chat import Chat
 from training.see.commands import app
 from training.see.find import ENCODER, finding_loss, train_encoder, truth
@@ -34,11 +35,12 @@ def model(tmp_path_factory) -> ChatModel:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch, tmp_path):
     monkeypatch.setattr(find, "BATCH", 2)
     monkeypatch.setattr(reading, "SCENES", 2)
     monkeypatch.setattr(reading, "_COMMON", 8)
-    monkeypatch.setattr(states, "EVERY", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY", 0.0)
+    monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
 
 
 def test_training_and_test_scenes_share_no_layout_and_rare_emoji_train_alone():
@@ -138,9 +140,12 @@ def test_steps_resume_and_the_chat_model_stays_as_it_is(model, tmp_path, capsys)
     with pytest.raises(UserError, match="see encoder"):
         newest_reader(tmp_path, tmp_path / "shipped", 64)
     frozen = Chat(model).model.state_dict()
-    for minutes in (0.001, 0.002):  # at least one step each
-        train_encoder(tmp_path, minutes, tmp_path / "shipped")
-        train_projector(model, tmp_path, minutes)
+    steps = {ENCODER: (0, 0.0), PROJECTOR: (0, 0.0)}
+    for _ in range(2):
+        train_encoder(tmp_path, steps[ENCODER][1] / 60 + 0.001, tmp_path / "shipped")
+        train_projector(model, tmp_path, steps[PROJECTOR][1] / 60 + 0.001)
+        before, (_, steps) = steps, newest_reader(tmp_path, tmp_path / "shipped", 64)
+        assert all(steps[name][0] > before[name][0] for name in before)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
     numbers = [int(line.split()[1]) for line in lines if "others" in line]
     assert numbers == list(range(1, len(numbers) + 1)), "the second run goes on where the first stopped"

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -137,9 +137,22 @@ LONGEST_STEP = 30.0
 """A step longer than this (a suspended machine) counts as this long: see ``TimedRun``."""
 
 
+class Schedule(Protocol):
+    """The optimisers of a run, and how their rates change."""
+
+    @property
+    def clip(self) -> float | None:
+        """Bound on the norm of the gradient."""
+
+    def optimisers(self, model: nn.Module) -> list[torch.optim.Optimizer]: ...
+
+    def factor(self, share: float, steps: int) -> float:
+        """Factor on the learning rates at this share of the run, after this number of steps."""
+
+
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates and the shape of their schedule over the run's time; ``projections``: as for
+    """Learning rates of Muon and AdamW and the shape of their schedule over the run's time; ``projections``: as for
     ``make_optimisers``.
     """
 
@@ -149,6 +162,13 @@ class Rates:
     flat_until: float = 0.5
     last: float = 0.02
     projections: float | None = None
+    clip: float | None = None
+
+    def optimisers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        return make_optimisers(model, self.muon, self.adam, self.projections)
+
+    def factor(self, share: float, steps: int) -> float:
+        return rate_at(share, self.warmup, self.flat_until, self.last)
 
 
 def last_of_log(name: str) -> dict:
@@ -166,6 +186,11 @@ def last_of_log(name: str) -> dict:
     }
 
 
+def checkpoint_file(folder: Path, name: str) -> Path:
+    """Where the run of that name keeps its state."""
+    return folder / f"{name}.pt"
+
+
 def read_checkpoint(path: Path) -> dict:
     """A run's saved state. Raises UserError if the file is damaged."""
     try:
@@ -181,7 +206,7 @@ class TimedRun:
     Time is the sum of the steps without compilation, so that a resumed run ends where an uninterrupted one would.
     ``settings`` identify the configuration: a checkpoint with other settings is refused. If they leave out the run's
     length, a longer run continues a finished shorter one: the rates rise to their value at that share of the longer run
-    and decay again.
+    and decay again. ``folder``: of its checkpoint.
     """
 
     def __init__(
@@ -190,14 +215,15 @@ class TimedRun:
         model: torch.nn.Module,
         seconds: float,
         settings: dict,
-        rates: Rates,
+        schedule: Schedule,
         wanted_tokens: int | None = None,
+        folder: Path | None = None,
     ) -> None:
-        self.name, self.model, self.seconds, self.rates = name, model, seconds, rates
+        self.name, self.model, self.seconds, self.schedule = name, model, seconds, schedule
         self.wanted_tokens = wanted_tokens
         self.settings = json.loads(json.dumps(settings, default=str))
-        self.optimisers = make_optimisers(model, rates.muon, rates.adam, rates.projections)
-        self.path = CHECKPOINTS / f"{name}.pt"
+        self.optimisers = schedule.optimisers(model)
+        self.path = checkpoint_file(folder or CHECKPOINTS, name)
         self.checkpoint_every = CHECKPOINT_EVERY
         self.elapsed, self.steps, self.position, self.tokens = 0.0, 0, 0, 0
         self.resume()
@@ -255,9 +281,11 @@ class TimedRun:
 
         ``loss_of(start)`` returns the loss of the step whose first window has the number ``start``.
         """
-        set_rates(self.optimisers, rate_at(self.share, self.rates.warmup, self.rates.flat_until, self.rates.last))
+        set_rates(self.optimisers, self.schedule.factor(self.share, self.steps))
         loss = loss_of(self.position)
         loss.backward()
+        if self.schedule.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.schedule.clip)
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
@@ -270,22 +298,22 @@ class TimedRun:
         self,
         loss_of: Callable[[int], Tensor],
         shape: tuple[int, int],
-        held_out: Callable[[], float],
+        held_out: Callable[[], float] | None,
         save: Callable[[], None],
-        until: float = 1.0,
     ) -> None:
-        """Trains until ``until`` (a share of the run); logs, saves usable weights and checkpoints.
+        """Trains to the end of the run; logs, saves usable weights and checkpoints.
 
-        Weights are saved before the checkpoint, so that a checkpoint marked as done always has its weights.
+        ``held_out``: the figure on held-back text, if there is one. Weights are saved before the checkpoint, so that a
+        checkpoint marked as done always has its weights.
         """
-        if self.share >= until:
+        if self.share >= 1:
             return
         self.model.train()
         last_log = last_checkpoint = time.monotonic()
         recent: list[float] = []
         compiling = True
         with tqdm(total=100, initial=round(100 * self.share), desc=self.name, unit="%") as bar:
-            while self.share < until:
+            while self.share < 1:
                 begun = time.monotonic()
                 recent.append(self.step(loss_of, shape))
                 if not math.isfinite(recent[-1]):
@@ -301,12 +329,13 @@ class TimedRun:
                     bar.set_postfix(loss=f"{sum(recent) / len(recent):.3f}")
                     recent, last_log = [], now
                 if now - last_checkpoint > self.checkpoint_every:
-                    self.keep(held_out(), save)
+                    self.keep(held_out, save)
                     last_checkpoint = time.monotonic()
-        self.keep(held_out(), save)
+        self.keep(held_out, save)
 
-    def keep(self, held_out: float, save: Callable[[], None]) -> None:
+    def keep(self, held_out: Callable[[], float] | None, save: Callable[[], None]) -> None:
         """Logs the figure on held-back text, saves usable weights and a checkpoint."""
-        self.log(held_out=held_out)
+        if held_out is not None:
+            self.log(held_out=held_out())
         save()
         self.checkpoint()

@@ -69,7 +69,7 @@ def draft(
 
     name = SEEING if sees else CAPTIONS
     trainer = DraftTrainer(model(), PAIR / "drafts" / "one-layer", READER if sees else None)
-    trainer.train(STATES / f"{name}.safetensors", minutes)
+    trainer.train(STATES, name, minutes)
     trainer.save(PAIR / "drafts" / name)
 
 

@@ -29,7 +29,7 @@ from .chat import Chat
 from .questions import Question, ask
 from .reading import answer_candidates
 from .scenes import training_scenes
-from .states import train
+from .states import Cooling, train
 
 CAPTIONS, SEEING = "captions", "seeing"
 SCENES, QUESTIONS_EACH = 12, 3
@@ -51,10 +51,10 @@ class DraftTrainer:
         self.head_ids = answer_candidates(self.chat)
         self._reader = load_reader(reader, self.chat.width) if reader else None
 
-    def train(self, state: Path, minutes: float) -> None:
-        """For ``minutes`` in all; the file ``state`` keeps what was reached."""
+    def train(self, states: Path, name: str, minutes: float) -> None:
+        """For ``minutes`` in all; a file of that name in ``states`` keeps what was reached."""
         optimiser = torch.optim.AdamW(self.own.parameters(), RATE, weight_decay=0.01)
-        train(state, self.own, optimiser, minutes, WARM_UP, self._losses)
+        train(states, name, self.own, Cooling(optimiser, WARM_UP), minutes, self._losses)
 
     def _losses(self, step: int) -> Iterator[tuple[Tensor, Callable[[], str]]]:
         random, scenes = Random(step), training_scenes(seed=20_000 + step)

@@ -16,9 +16,9 @@ from decoding.pictures.draw import draw
 from decoding.pictures.scenes import COLORS, SIDE, Scene, kinds
 
 from .scenes import training_scenes
-from .states import train
+from .states import Cooling, train
 
-ENCODER = "encoder.safetensors"
+ENCODER = "encoder"
 BATCH = 32
 RATE = 1e-3
 WARM_UP = 100
@@ -62,7 +62,7 @@ def train_encoder(states: Path, minutes: float, shipped: Path) -> Encoder:
     """
     encoder = load_encoder(shipped).train() if has_weights(shipped) else Encoder()
     optimiser = torch.optim.AdamW(encoder.parameters(), RATE, weight_decay=0.01)
-    train(states / ENCODER, encoder, optimiser, minutes, WARM_UP, lambda step: _losses(encoder, step))
+    train(states, ENCODER, encoder, Cooling(optimiser, WARM_UP), minutes, lambda step: _losses(encoder, step))
     return encoder
 
 

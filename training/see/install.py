@@ -39,9 +39,7 @@ def install(states: Path, shipped: Path, model: ChatModel) -> str:
         with replacing_file(shipped / name, "wb") as file:
             file.write(save(tensors))
     parts = {name: sum(p.numel() for p in part.parameters()) for name, part in reader.named_children()}
-    trained = {
-        Path(name).stem: {"steps": step, "minutes": round(seconds / 60)} for name, (step, seconds) in steps.items()
-    }
+    trained = {name: {"steps": step, "minutes": round(seconds / 60)} for name, (step, seconds) in steps.items()}
     write_json(shipped / FACTS, {"chat_model": model.mark, "width": width, "parameters": parts, "trained": trained})
     return f"The picture reader: {sum((shipped / name).stat().st_size for name in WEIGHTS) / 1e6:.1f} MB."
 

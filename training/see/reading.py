@@ -36,7 +36,7 @@ from .chat import PICTURE_WEIGHT, Chat, Rows
 from .find import ENCODER, finding_loss, truth
 from .questions import NUMBERS, Question, ask, one
 from .scenes import training_scenes
-from .states import load_state, train
+from .states import Cooling, load_state, train
 
 SCENES = 4
 QUESTIONS_EACH = 4
@@ -47,7 +47,7 @@ RATES = {"words": 1e-4, "aside": 1e-4, "mix": 4e-4, "perceptron": 1e-3} | dict.f
 be lost at the rate that suits what is in all batches.
 """
 ENCODER_RATE = 2e-5
-PROJECTOR, READER = "projector.safetensors", "reader.safetensors"
+PROJECTOR, READER = "projector", "reader"
 WARM_UP = 10
 _COMMON = 4096  # the lowest ids are the commonest pieces of text: they and all that answers hold compete in training
 
@@ -163,7 +163,7 @@ def train_projector(model: ChatModel, states: Path, minutes: float) -> None:
 
     optimiser = torch.optim.AdamW(_groups(reader.projector), weight_decay=0.0)
     losses = partial(_losses, chat, reader.projector, slots)
-    train(states / PROJECTOR, reader.projector, optimiser, minutes, WARM_UP, losses)
+    train(states, PROJECTOR, reader.projector, Cooling(optimiser, WARM_UP), minutes, losses)
 
 
 def train_reader(model: ChatModel, states: Path, minutes: float, shipped: Path) -> None:
@@ -180,11 +180,12 @@ def train_reader(model: ChatModel, states: Path, minutes: float, shipped: Path) 
 
     groups = [*_groups(reader.projector), {"params": list(reader.encoder.parameters()), "lr": ENCODER_RATE}]
     optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
-    train(states / READER, reader, optimiser, minutes, WARM_UP, partial(_losses, chat, reader.projector, slots))
+    losses = partial(_losses, chat, reader.projector, slots)
+    train(states, READER, reader, Cooling(optimiser, WARM_UP), minutes, losses)
 
 
 def newest_reader(states: Path, shipped: Path, width: int) -> tuple[PictureReader, dict[str, tuple[int, float]]]:
-    """The reader of the newest step, and steps and seconds by file. Raises UserError if there is none."""
+    """The reader of the newest step, and steps and seconds by step. Raises UserError if there is none."""
     reader = PictureReader(width)
     if has_weights(shipped):
         reader = load_reader(shipped, width).train()
@@ -193,7 +194,7 @@ def newest_reader(states: Path, shipped: Path, width: int) -> tuple[PictureReade
         (PROJECTOR, reader.projector),
         (READER, reader),
     )
-    found = {name: load_state(states / name, part) for name, part in parts if (states / name).is_file()}
+    found = {name: state for name, part in parts if (state := load_state(states, name, part))}
     if not has_weights(shipped) and READER not in found and not {ENCODER, PROJECTOR} <= set(found):
         raise UserError("Train the encoder and the projector first: `python -m training see encoder --minutes 30`.")
     return reader, found
