@@ -12,10 +12,12 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.records.run_file import load_run, run_to_json
 from tests.page_server import write_recordings
 from tests.runs import make_run
-from viz.learn.lessons import shipped_lessons
+from viz.learn.lessons import OWN_RECORDINGS, shipped_lessons
 from viz.learn.roles import find_roles, readable_runs
-from viz.learn.tab import OWN_RECORDINGS, learn_answers
+from viz.learn.tab import learn_answers
 from viz.player.payload import run_payload
+from viz.server_functions import answers
+from viz.session import Visits
 from viz.store import RunStore
 
 
@@ -27,7 +29,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def functions(folder):
-    return {function.__name__: function for function in learn_answers(RunStore(RecordedBackend(folder)))}
+    store = RunStore(RecordedBackend(folder))
+    return {function.__name__: function for function in (*answers(store, Visits()), *learn_answers(store))}
 
 
 def test_the_index_names_runs_lessons_and_what_each_run_shows(functions):
@@ -53,7 +56,7 @@ def test_the_lessons_bring_the_runs_that_they_need():
 
 
 def test_a_run_comes_with_what_its_replay_needs(functions):
-    payload = functions["learn_run"]({"run": "quick"})["payload"]
+    payload = functions["open_run"]({"run": "quick", "kind": "learn"})["payload"]
     assert payload["lanes"][1]["name"] == "Static 5"
     assert len(payload["lanes"][1]["times"]) == 4 * len(payload["lanes"][1]["details"])
     assert payload["finish"] == "length"
@@ -67,20 +70,31 @@ def test_a_run_without_a_plain_lane_has_no_speedups():
 
 def ask(functions, name, query):
     """The answer of one of the server's functions; those that wait for the visitor run in a separate thread."""
-    if name != "learn_open":
+    query = {**query, "kind": "link" if name == "take" else "learn"} if isinstance(query, dict) else query
+    if name != "open_file":
         return functions[name](query)
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(functions[name](query, None))).result()
 
 
 def test_an_opened_run_is_kept_under_a_name_of_its_own(functions):
-    payload = ask(functions, "learn_open", {"text": run_to_json(make_run())})["payload"]
-    assert ask(functions, "learn_run", {"run": payload["id"]})["payload"]["lanes"] == payload["lanes"]
+    payload = ask(functions, "open_file", {"text": run_to_json(make_run())})["payload"]
+    assert ask(functions, "open_run", {"run": payload["id"]})["payload"]["lanes"] == payload["lanes"]
     assert payload["badge"]["kind"] == "imported"
-    assert functions["learn_link"]({"run": payload["id"]})["text"].startswith(f"?run={payload['id']}&")
+    assert ask(functions, "take", {"run": payload["id"]})["text"].startswith(f"?run={payload['id']}&")
 
 
-@pytest.mark.parametrize("name", ["learn_run", "learn_open", "learn_link", "learn_lesson", "learn_export"])
+def test_the_lessons_runs_open_in_the_race_too(functions):
+    for info in RecordedBackend(OWN_RECORDINGS).recordings():
+        asked = {
+            kind: functions["open_run"]({"run": info.id, "kind": kind})["payload"] for kind in ("payload", "learn")
+        }
+        assert asked["payload"]["shows"] == info.shows and asked["learn"]["title"] == info.title
+        assert "details" in asked["learn"]["lanes"][0] and "details" not in asked["payload"]["lanes"][0]
+    assert "error" in functions["open_run"]({"run": "quick", "kind": "figures"})
+
+
+@pytest.mark.parametrize("name", ["open_run", "open_file", "take", "learn_lesson", "learn_export"])
 @pytest.mark.parametrize("query", [None, [], {}, {"run": "../../etc"}, {"text": 3}, {"lesson": "x", "run": None}])
 def test_nonsense_is_answered_with_a_sentence(functions, name, query):
     answer = ask(functions, name, query)

@@ -94,7 +94,7 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
             with gr.Tab("Race", id="race"):
                 build_race_tab(page, backend, recorded, store, visits, settings)
             with gr.Tab("Learn", id="learn"):
-                build_learn_tab(store)
+                build_learn_tab(store, visits)
             with gr.Tab("Evaluation", id="evaluation"):
                 build_report_tab(page, EvaluationReport, backend, visits, evaluation)
             with gr.Tab("Drafts", id="drafts"):

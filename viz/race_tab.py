@@ -88,8 +88,7 @@ class _RaceTab:
         """The recorded run of ``example`` with its points to notice; nothing if it was not recorded."""
         if not example.recording:
             return gr.skip()
-        noticed = {"shows": example.shows, "point": example.point}
-        return delta_of("finished", payload=self.store.drawn("payload", example.recording, **noticed))
+        return delta_of("finished", payload=self.store.payload("payload", example.recording))
 
     def made_by(self, run: str) -> FormValues:
         """The form that repeats ``run``. Raises UserError."""

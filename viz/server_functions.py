@@ -54,7 +54,10 @@ def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
 
 
 def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
-    """The functions that the race's JavaScript may call, by name."""
+    """The functions that the JavaScript of the race and of the Learn tab may call, by name.
+
+    ``kind`` in a query for a run: as in :meth:`RunStore.payload`.
+    """
 
     @functools.lru_cache(maxsize=8)  # visitors mostly look at the same recordings
     def figures_of(run: str) -> list[dict[str, Any]]:
@@ -62,11 +65,11 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
 
     @answered
     def open_run(query: Query) -> Answer:
-        return {"payload": store.drawn("payload", query.get("run"), **_noticed(store, query.get("run")))}
+        return {"payload": store.payload(_kind(query), query.get("run"))}
 
     @answered
     def opened(query: Query, gone: threading.Event | None = None) -> Answer:
-        return {"payload": store.open("payload", query.get("text"), gone)}
+        return {"payload": store.open(_kind(query), query.get("text"), gone)}
 
     async def open_file(query: Query, visitor: gr.Request) -> Answer:
         return await while_there(visitor, store.sandbox.threads, lambda gone: opened(query, gone))
@@ -104,10 +107,12 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     return [open_run, open_file, details, figures, missed, take]
 
 
-def _noticed(store: RunStore, identifier: Any) -> dict[str, str]:
-    """The points of an example to notice, for :func:`run_payload`."""
-    info = next((one for one in store.recorded.recordings() if one.id == identifier), None)
-    return {"shows": info.shows, "point": info.point} if info else {}
+def _kind(query: Query) -> str:
+    """For which tab a run is asked for."""
+    kind = query.get("kind", "payload")
+    if kind not in ("payload", "learn"):
+        raise UserError(JUNK)
+    return kind
 
 
 async def while_there(

@@ -11,13 +11,14 @@ from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from decoding.backends.recorded import RecordedBackend
+from decoding.backends.recorded import RecordedBackend, RecordingInfo
 from decoding.errors import UserError
 from decoding.files import ProcessFolder, cache_folder, write_whole
 from decoding.records.events import IDENTIFIER, new_id
 from decoding.records.run_file import load_run, run_to_json, save_run
 from decoding.records.trace import Run
 
+from .learn.lessons import OWN_RECORDINGS
 from .opened import JOBS, Sandbox
 from .player.payload import Origin
 
@@ -37,7 +38,7 @@ class RunStore:
     def __init__(
         self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM, most_bytes: int = KEEP_BYTES
     ) -> None:
-        self.recorded = recorded
+        self.recorded, self.of_lessons = recorded, RecordedBackend(OWN_RECORDINGS)
         self.sandbox = Sandbox()
         self.shared = SharedRuns()
         self._folder = ProcessFolder("speculoscope-runs-")
@@ -79,6 +80,21 @@ class RunStore:
         self.keep(name, text)
         return answer
 
+    def recordings(self) -> list[RecordingInfo]:
+        """The recordings of the showcase, then those that only lessons show."""
+        return [*self.recorded.recordings(), *self.of_lessons.recordings()]
+
+    def payload(self, kind: str, identifier: Any) -> dict[str, Any]:
+        """The data of a run for the race ("payload") or the Learn tab ("learn"), with what its recording's entry says.
+
+        Raises UserError.
+        """
+        info = next((one for one in self.recordings() if one.id == identifier), None)
+        if info is None:
+            return self.drawn(kind, identifier)
+        noticed = {"shows": info.shows, "point": info.point}  # by the race, whose first sentence may be on another lane
+        return self.drawn(kind, identifier, **(noticed if kind == "payload" else {"title": info.title}))
+
     def drawn(self, kind: str, identifier: Any, **more: Any) -> Any:
         """What job ``kind`` (a key of JOBS) with the options ``more`` makes of a run. Raises UserError.
 
@@ -109,7 +125,7 @@ class RunStore:
                 return self._warm[identifier]
         path = self._file(identifier)
         try:
-            run = replace(load_run(path), id=identifier) if path else self.recorded.load(identifier)
+            run = replace(load_run(path), id=identifier) if path else self._recording(identifier)
         except UserError as error:
             raise UserError(f"{_gone(identifier)} ({error})") from error
         with self._lock:
@@ -137,6 +153,10 @@ class RunStore:
         with self._lock:
             path = self._kept.get(identifier, (None, 0))[0]
         return path or self.shared.path(identifier)
+
+    def _recording(self, identifier: str) -> Run:
+        is_of_lessons = any(info.id == identifier for info in self.of_lessons.recordings())
+        return (self.of_lessons if is_of_lessons else self.recorded).load(identifier)
 
     def _remember(self, run: Run) -> None:
         self._warm[run.id] = run

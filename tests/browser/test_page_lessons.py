@@ -11,7 +11,7 @@ from decoding.backends.recorded import RecordedBackend
 from tests.page_server import first_run
 from viz.export import export_lesson
 from viz.learn.lessons import shipped_lessons
-from viz.learn.tab import LearnRuns
+from viz.learn.tab import learn_answers
 from viz.player.payload import run_payload
 from viz.store import RunStore
 
@@ -240,7 +240,9 @@ def whole_panel(page) -> str:
 
 @pytest.fixture(scope="module")
 def shipped_runs():
-    return LearnRuns(RunStore(RecordedBackend()))
+    """The shipped recordings, and {kind of run: the recording that shows it}."""
+    store = RunStore(RecordedBackend())
+    return store, learn_answers(store)[0]({})["roles"]
 
 
 @pytest.mark.parametrize("lesson", shipped_lessons(), ids=LESSONS)
@@ -248,8 +250,9 @@ def test_a_lesson_is_walked_to_its_end_and_each_of_its_numbers_stands_in_the_pan
     browser, tmp_path, shipped_runs, lesson
 ):
     kinds = dict.fromkeys([lesson["recording"], *(step.get("recording") for step in lesson["steps"])])
-    roles = {kind: shipped_runs.roles()[kind] for kind in kinds if kind}
-    first, *others = [shipped_runs.payload(run) for run in dict.fromkeys(roles.values())]
+    store, known = shipped_runs
+    roles = {kind: known[kind] for kind in kinds if kind}
+    first, *others = [store.payload("learn", run) for run in dict.fromkeys(roles.values())]
     file = tmp_path / "lesson.html"
     file.write_text(export_lesson(lesson, first, others, roles), encoding="utf-8")
     page = browser.new_page()

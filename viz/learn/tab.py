@@ -1,33 +1,28 @@
-"""The Learn tab and its requests to the server: runs, lessons, files. Answers are cheap; input is taken as hostile."""
+"""The Learn tab and its own requests to the server: lessons and files. Answers are cheap; input is taken as hostile."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.records.trace import Run
 
 from ..export import export_lesson
-from ..player.payload import run_payload
-from ..server_functions import Answer, Query, answered, while_there
+from ..server_functions import Answer, Query, answered, answers
+from ..session import Visits
 from ..store import RunStore
-from .lessons import LESSONS, lesson_faults, read_lesson, shipped_lessons
+from .lessons import lesson_faults, read_lesson, shipped_lessons
 from .roles import find_roles, readable_runs, wanted_by
-
-OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showcase does not contain
 
 MAX_RUNS = 4  # of one saved lesson
 TEMPLATE = '<div class="sp-learn" aria-busy="true"><p class="speculoscope sp-note">Opening the lessons…</p></div>'
 
 
-def build_learn_tab(store: RunStore) -> None:
+def build_learn_tab(store: RunStore, visits: Visits) -> None:
     """Adds to the current Gradio context one static element, which the tab's script fills when it is first opened."""
     gr.HTML(
         "",
@@ -35,50 +30,20 @@ def build_learn_tab(store: RunStore) -> None:
         html_template=TEMPLATE,
         js_on_load="window.SpeculoscopePage.learn(element, server);",
         apply_default_css=False,
-        server_functions=learn_answers(store),
+        server_functions=[*answers(store, visits), *learn_answers(store)],
     )
 
 
-class LearnRuns:
-    """Recorded runs of the showcase and of the lessons, and visitors' runs, by id."""
-
-    def __init__(self, store: RunStore, own: Path = OWN_RECORDINGS) -> None:
-        self.store = store
-        self.own = RecordedBackend(own)
-
-    def recordings(self) -> list[dict[str, str]]:
-        infos = [*self.store.recorded.recordings(), *self.own.recordings()]
-        return [{"id": info.id, "title": info.title, "shows": info.shows} for info in infos]
-
-    def roles(self) -> dict[str, str]:
-        """Kind of run -> recording."""
-        runs = [*readable_runs(self.store.recorded), *readable_runs(self.own)]
-        return find_roles(runs, wanted_by(shipped_lessons()))
-
-    def run(self, identifier: Any) -> Run:
-        if any(info.id == identifier for info in self.own.recordings()):
-            return self.own.load(identifier)
-        return self.store.get(identifier)
-
-    def payload(self, identifier: Any) -> dict[str, Any]:
-        """The page's data for a run."""
-        title = next((one["title"] for one in self.recordings() if one["id"] == identifier), None)
-        if title is None:
-            return self.store.drawn("learn", identifier)
-        return run_payload(self.run(identifier), title=title, origin="recorded", details=True)
-
-
 def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
-    """The functions that the Learn tab's JavaScript may call by name."""
-    runs = LearnRuns(store)
-
+    """The functions that the Learn tab's JavaScript may call by name, besides those that it shares with the race."""
     reading = threading.Lock()  # reading all recordings takes a second, so it happens once, at the first request
 
     @cache
     def index() -> dict[str, Any]:
+        runs = [*readable_runs(store.recorded), *readable_runs(store.of_lessons)]
         return {
-            "recordings": runs.recordings(),
-            "roles": runs.roles(),
+            "recordings": [{"id": info.id, "title": info.title} for info in store.recordings()],
+            "roles": find_roles(runs, wanted_by(shipped_lessons())),
             "lessons": list(shipped_lessons()),
             "faults": list(lesson_faults()),
         }
@@ -87,21 +52,6 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
     def learn_index(query: Query) -> Answer:
         with reading:
             return index()
-
-    @answered
-    def learn_run(query: Query) -> Answer:
-        return {"payload": runs.payload(query.get("run"))}
-
-    @answered
-    def opened(query: Query, gone: threading.Event) -> Answer:
-        return {"payload": store.open("learn", query.get("text"), gone)}
-
-    async def learn_open(query: Query, visitor: gr.Request) -> Answer:
-        return await while_there(visitor, store.sandbox.threads, lambda gone: opened(query, gone))
-
-    @answered
-    def learn_link(query: Query) -> Answer:
-        return {"text": store.link(runs.run(query.get("run")))}
 
     @answered
     def learn_lesson(query: Query) -> Answer:
@@ -113,13 +63,13 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
         if query.get("run") is None:
             raise UserError("Choose a run first: a saved lesson contains its runs.")
         roles = _roles(lesson, query.get("roles"))
-        payload = runs.payload(query.get("run"))
+        payload = store.payload("learn", query["run"])
         if len({query["run"], *roles.values()}) > MAX_RUNS:
             raise UserError(f"This lesson shows more than {MAX_RUNS} runs, the most that one file holds.")
-        others = [runs.payload(one) for one in dict.fromkeys(roles.values()) if one != query.get("run")]
+        others = [store.payload("learn", one) for one in dict.fromkeys(roles.values()) if one != query["run"]]
         return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload, others, roles)}
 
-    return [learn_index, learn_run, learn_open, learn_link, learn_lesson, learn_export]
+    return [learn_index, learn_lesson, learn_export]
 
 
 def _roles(lesson: dict[str, Any], asked: Any) -> dict[str, str]:

@@ -26,9 +26,8 @@ from decoding.records.run_file import run_of_events
 from decoding.records.suites import Prompt
 from decoding.records.trace import Run
 
-from ..learn.lessons import lesson_faults, shipped_lessons
+from ..learn.lessons import OWN_RECORDINGS, lesson_faults, shipped_lessons
 from ..learn.roles import ROLES, missing_sights, readable_runs, shows, wanted_by
-from ..learn.tab import OWN_RECORDINGS
 
 STORY = "Tell me a short story about a fox and the moon."
 PACKING = "What should I pack for a weekend in the mountains?"

@@ -1,7 +1,7 @@
 /* The Learn tab: which run, which of its five parts, links, presenter mode.
  *
  *   const learn = SpeculoscopeLearn.mount(root, { server, index, payloads, exported })
- *   server: functions of viz/learn/tab.py, each (query) -> Promise of an answer or {error: sentence}; null in a file
+ *   server: functions of viz/learn/tab.py and viz/server_functions.py, each (query) -> Promise of an answer or {error: sentence}; null in a file
  *   payloads: the runs of a saved file, {id: result of run_payload with details}
  *   learn.openRun(payload) · learn.goTo({ place, ... }) · learn.say(sentence)
  */
@@ -106,13 +106,13 @@ export class Learn {
   }
 
   /** The data of a run: in a saved file its own, else the server's. */
-  async payloadOf(id) { return this.payloads[id] ?? (await this.ask("learn_run", { run: id })).payload; }
+  async payloadOf(id) { return this.payloads[id] ?? (await this.ask("open_run", { run: id, kind: "learn" })).payload; }
 
   /** The run of that id without showing it; null is the run on screen. */
   async modelOf(id) { return !id || this.model?.id === id ? this.model : (this.others[id] ??= new RunModel(await this.payloadOf(id))); }
 
   openFile(read) {
-    return this.attempt(async () => this.openRun((await this.ask("learn_open", { text: await read() })).payload));
+    return this.attempt(async () => this.openRun((await this.ask("open_file", { text: await read(), kind: "learn" })).payload));
   }
 
   isOwn(id) { return !this.index.recordings.some((one) => one.id === id); }
@@ -213,7 +213,7 @@ export class Learn {
       const query = this.query(), own = this.model && this.isOwn(this.model.id);
       let fragment = "";
       if (own && query.has("run")) {
-        const found = new URL((await this.ask("learn_link", { run: this.model.id })).text, location.origin);
+        const found = new URL((await this.ask("take", { run: this.model.id, kind: "link" })).text, location.origin);
         query.delete("run"); // it may be in the link itself
         for (const [name, value] of found.searchParams) query.set(name, value);
         fragment = found.hash;
@@ -235,7 +235,7 @@ export class Learn {
     }
     if (!PLACES.some(([name]) => name === place)) return false;
     const packed = /^#run=([A-Za-z0-9_-]+)$/.exec(fragment);
-    if (packed) await this.attempt(async () => this.openRun((await this.ask("learn_open", { text: await unpackRun(packed[1]) })).payload));
+    if (packed) await this.openFile(() => unpackRun(packed[1]));
     else if (query.get("run")) await this.openId(query.get("run"));
     if (!this.model && this.index.recordings.length) {
       const { textContent: said } = this.status;
