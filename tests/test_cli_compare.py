@@ -202,12 +202,21 @@ def test_serve_to_other_machines_needs_a_token(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+SERVE_ALONE = """
+import sys
+from decoding.backends.local import LocalBackend
+from decoding.cli import main
+LocalBackend.prepare = lambda backend: None  # no worker: it would begin to load the default pair
+main(["serve", *sys.argv[1:]])
+"""
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
     import httpx
 
     port = free_port()
-    words = [sys.executable, "-m", "decoding", "serve", "--port", str(port)]
+    words = [sys.executable, "-c", SERVE_ALONE, "--port", str(port)]
     environment = {**os.environ, "SPECULOSCOPE_TOKEN": "s3cret", "TMPDIR": str(tmp_path)}
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
     assert f"http://127.0.0.1:{port}" in server.stderr.readline()

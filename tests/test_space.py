@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
     return build(tmp_path_factory.mktemp("space") / "space", "cpu")
 
 
-def asked(hardware: str, tmp_path: Path) -> tuple[str, dict[str, Requirement]]:
+def asked(hardware: str) -> tuple[str, dict[str, Requirement]]:
     from viz.tools.space import requirements
 
     text = requirements(hardware, (ROOT / "requirements.txt").read_text())
@@ -36,8 +36,8 @@ def asked(hardware: str, tmp_path: Path) -> tuple[str, dict[str, Requirement]]:
 
 
 @pytest.mark.parametrize("hardware", HARDWARE)
-def test_requirements_fit_the_hardware(hardware, tmp_path):
-    text, wanted = asked(hardware, tmp_path)
+def test_requirements_fit_the_hardware(hardware):
+    text, wanted = asked(hardware)
     assert (CPU_WHEELS in text) == (hardware == "cpu") and ("spaces" in wanted) == (hardware == "zerogpu")
     assert all(version in wanted["torch"].specifier for version in ZEROGPU_TORCH)
     assert "2.12.0" not in wanted["torch"].specifier and "2.13.0" not in wanted["torch"].specifier
@@ -58,11 +58,15 @@ def test_every_binary_file_goes_to_large_file_storage(folder):
 def test_the_space_starts_by_itself_under_its_variables_and_ends_by_sigterm_without_leaving_files(
     folder, tmp_path, monkeypatch
 ):
-    """A slice of the rehearsal (viz/tools/space_rehearsal.py), with this interpreter."""
-    said, files = [], tmp_path / "files"
-    files.mkdir()
-    with_files = lambda *of: {**variables(*of), "TMPDIR": str(files)}  # noqa: E731
-    monkeypatch.setattr("viz.tools.space_rehearsal.variables", with_files)
+    """A slice of the rehearsal (viz/tools/space_rehearsal.py), with this interpreter and without torch: the worker would
+    unpack the chat model.
+    """
+    said, files, without = [], tmp_path / "files", tmp_path / "without"
+    for made in (files, without):
+        made.mkdir()
+    (without / "torch.py").write_text("raise ImportError('not here')")
+    own = {"TMPDIR": str(files), "PYTHONPATH": str(without)}
+    monkeypatch.setattr("viz.tools.space_rehearsal.variables", lambda *of: {**variables(*of), **own})
     with started(folder, tmp_path, Path(sys.executable), "cpu", said.append) as url:
         config = httpx.get(f"{url}/config", timeout=100).json()
         assert any(files.glob("speculoscope-*"))
