@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.loop.features import FeatureReader
@@ -13,7 +13,6 @@ from decoding.loop.sampling import softmax
 ALL = frozenset({"p", "entropy", "top10"})
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(10, 300), st.floats(0.01, 60.0), st.booleans())
 def test_features_are_those_of_the_softmax(seed, vocab, scale, masked):
     rng = np.random.default_rng(seed)

@@ -64,7 +64,7 @@ def test_a_tree_holds_the_likeliest_paths():
     assert drafted == best
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 10**6), max_size=12))
 def test_depths_paths_and_children_agree(numbers):
     parents = [number % (index + 1) - 1 for index, number in enumerate(numbers)]

@@ -55,7 +55,7 @@ LANES = [
 LEARNED = ["disco:0.4", "disco", "specdecpp:0.6", "specdecpp:auto", "specdecpp", "costaware"]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     agree=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]),
     seed=st.integers(0, 8),
@@ -93,7 +93,7 @@ FREE = replace(
 )  # a guess must save something: else trees grow beyond what is recorded
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     agree=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
     seed=st.integers(0, 5),

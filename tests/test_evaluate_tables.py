@@ -344,14 +344,15 @@ def test_hostile_cells_stay_in_their_cells():
 
 
 @pytest.mark.parametrize(
-    "result, suites, name",
+    "make, suites, name",
     [
-        (make_evaluation(), {"code": 2}, "synthetic"),
-        (make_drafts(), {"code": 2}, "synthetic-drafts"),
-        (make_evaluation(), {"humaneval": 2, "gsm8k": 1}, "synthetic-papers"),
+        (make_evaluation, {"code": 2}, "synthetic"),
+        (make_drafts, {"code": 2}, "synthetic-drafts"),
+        (make_evaluation, {"humaneval": 2, "gsm8k": 1}, "synthetic-papers"),
     ],
 )
-def test_shipped_results_are_named_after_their_pair_and_data_sets(tmp_path, result, suites, name):
+def test_shipped_results_are_named_after_their_pair_and_data_sets(tmp_path, make, suites, name):
+    result = make()
     result.setting.prompts = suites
     path, written = ship(result, tmp_path)
     assert (path.name, written.name) == (f"{name}.json", f"{name}.md")

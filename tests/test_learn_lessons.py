@@ -114,7 +114,7 @@ def test_what_is_no_lesson_is_refused_with_a_sentence(lesson, sentence):
 
 
 @given(st.recursive(st.none() | st.booleans() | st.text(max_size=9) | st.integers(), st.lists, max_leaves=9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_json_breaks_the_reader(value):
     refused(a_lesson(steps=value) if not isinstance(value, str) else value)
 

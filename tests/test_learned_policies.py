@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.comparison.annotate import Annotator
@@ -273,7 +273,6 @@ def test_evidence_counts_how_long_the_text_repeats():
 # -- heads, token by token and over a chain
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.booleans())
 def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
     rng = np.random.default_rng(seed)

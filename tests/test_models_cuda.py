@@ -61,7 +61,7 @@ def test_it_agrees_with_the_lean_engine(family, kv_heads):
     assert fixed.length == lean.length == 73
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_rejected_entries_never_leak(models, data):
     """Random lengths, accepted prefixes and rewinds; everything after the kept text is overwritten with noise."""
@@ -81,7 +81,7 @@ def test_rejected_entries_never_leak(models, data):
                 layer[:, :, len(text) :] = torch.randn(1).item() * 100
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n=st.integers(1, 20), n_unseen=st.integers(1, 5), prompt=st.integers(1, 30), wrong=st.integers(0, 20))
 def test_drafting_and_check_on_the_device_do_what_single_steps_do(n, n_unseen, prompt, wrong):
     draft, target, lean = make(CudaModel, layers=1), make(CudaModel, layers=1), make(LeanModel, layers=1)

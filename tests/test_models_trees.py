@@ -16,24 +16,31 @@ from decoding.records.proposal import path_to
 from tests.fake_cuda import fake_cuda
 from tests.lean_models import CONFIGS, general, ids, lean, lean_config, random_model
 
-HF = random_model(lean_config(attention_bias=True, head_dim=32, max_position_embeddings=512))
-
 
 def fixed(hf_model) -> CudaModel:
     return CudaModel(hf_model, describe_model(hf_model, "test", "test", "none"), "float32", "cpu")
 
 
 ENGINES = {"lean": lean, "fixed": fixed, "general": general}
-MODELS = {name: make(HF) for name, make in ENGINES.items()}
 trees = st.lists(st.integers(0, 10**6), min_size=1, max_size=20).map(
     lambda drawn: [number % (index + 1) - 1 for index, number in enumerate(drawn)]
 )
 
 
-@settings(deadline=None, max_examples=25)
-@given(name=st.sampled_from(list(MODELS)), parents=trees, trunk=st.sampled_from([1, 40, 120, 127]), data=st.data())
-def test_each_node_of_a_tree_is_read_as_the_end_of_its_own_path(name, parents, trunk, data):
-    model = MODELS[name]
+@pytest.fixture(scope="module")
+def hf_model():
+    return random_model(lean_config(attention_bias=True, head_dim=32, max_position_embeddings=512))
+
+
+@pytest.fixture(scope="module")
+def models(hf_model):
+    return {name: make(hf_model) for name, make in ENGINES.items()}
+
+
+@settings(max_examples=25)
+@given(name=st.sampled_from(list(ENGINES)), parents=trees, trunk=st.sampled_from([1, 40, 120, 127]), data=st.data())
+def test_each_node_of_a_tree_is_read_as_the_end_of_its_own_path(models, name, parents, trunk, data):
+    model = models[name]
     text, tokens = ids(trunk), ids(len(parents), seed=2)
     model.prefill(text)
     cut = data.draw(st.integers(0, len(parents)))  # in two passes, as a draft that grows a tree reads it
@@ -71,9 +78,9 @@ def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(weights):
         assert torch.equal(torch.cat([model.extend([tokens[one]]) for one in path])[-1], found[node])
 
 
-def test_more_rows_than_one_pass_holds():
+def test_more_rows_than_one_pass_holds(models):
     parents, tokens = [-1, *range(40), *[0] * 60], ids(101, seed=3)
-    for model in MODELS.values():
+    for model in models.values():
         model.prefill(ids(9))
         found = model.extend(tokens, Branches.below(9, parents))
         model.rewind(9)
@@ -82,19 +89,19 @@ def test_more_rows_than_one_pass_holds():
         torch.testing.assert_close(model.extend(tokens[-1:])[0], found[-1], atol=1e-4, rtol=0)
 
 
-def test_what_cannot_be_kept_or_read_is_an_error():
-    for model in MODELS.values():
+def test_what_cannot_be_kept_or_read_is_an_error(models):
+    for model in models.values():
         model.prefill(ids(9))
         for rows in ([8], [9], [5, 4]):
             with pytest.raises(ValueError, match="cannot keep the rows"):
                 model.rewind(6 if rows == [9] else 9 if rows == [8] else 3, rows)
     with pytest.raises(ValueError, match=f"more than {MAX_TREE}"):
-        MODELS["fixed"].extend(ids(150), Branches.below(9, [-1] * 150))
+        models["fixed"].extend(ids(150), Branches.below(9, [-1] * 150))
 
 
-def test_trees_are_read_by_graphs_too(monkeypatch):
+def test_trees_are_read_by_graphs_too(hf_model, monkeypatch):
     monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)  # as on a GPU
-    model, plain = fixed(HF), lean(HF)
+    model, plain = fixed(hf_model), lean(hf_model)
     model._runner.records = True
     with fake_cuda(monkeypatch):
         for seed in range(3):  # the same graph, other trees
@@ -107,17 +114,17 @@ def test_trees_are_read_by_graphs_too(monkeypatch):
     assert model.records_graphs and model._runner._graphs and model.note is None
 
 
-def test_a_model_that_is_told_no_positions_reads_no_trees():
+def test_a_model_that_is_told_no_positions_reads_no_trees(models):
     shape = dict(vocab_size=128, hidden_size=32, n_layer=1, n_head=2)
     assert not general(random_model(BloomConfig(**shape))).can_branch
-    assert all(model.can_branch for model in MODELS.values())
+    assert all(model.can_branch for model in models.values())
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_states_of_named_layers_are_those_of_transformers(name):
-    model, text, layers = MODELS[name], ids(310)[:250], (0, 1, -1)
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_states_of_named_layers_are_those_of_transformers(hf_model, models, name):
+    model, text, layers = models[name], ids(310)[:250], (0, 1, -1)
     with torch.no_grad():
-        states = HF(torch.tensor([text]), output_hidden_states=True).hidden_states
+        states = hf_model(torch.tensor([text]), output_hidden_states=True).hidden_states
     model.kept_layers = layers
     model.prefill(text[:200])
     for rows in (slice(0, 200), slice(200, 206), slice(206, 250)):
@@ -130,15 +137,15 @@ def test_the_states_of_named_layers_are_those_of_transformers(name):
     assert model.last_states == ()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("at", [0, 3, 250])
-def test_embeddings_take_the_place_of_those_of_placeholders(name, at):
+def test_embeddings_take_the_place_of_those_of_placeholders(hf_model, models, name, at):
     """The embeddings of other tokens, so that the prompt with these is the expected result."""
-    model = MODELS[name]
+    model = models[name]
     shown = ids(10, seed=8)
     before = ids(270)[: min(at, 230)]
     after = ids(20, seed=6)
-    embeddings = HF.get_input_embeddings().weight.detach()[shown]
+    embeddings = hf_model.get_input_embeddings().weight.detach()[shown]
     prompt = EncodedPrompt([*before, *[0] * 10, *after], embeddings, len(before), "picture")
     assert prompt.text == before + after and len(prompt) == len(before) + 30
     found = model.prefill(prompt)

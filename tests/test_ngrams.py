@@ -16,7 +16,7 @@ TEXT = [7, 8, 9] * 5 + [7, 8] + [4]
 EMPTY = Ngrams(np.zeros(CELLS // 2, dtype=np.uint8))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(0, 2**20 - 2), max_size=30), max_size=4))
 def test_a_level_is_at_least_the_logarithm_of_the_count(texts):
     ngrams = Ngrams.count(texts)

@@ -43,7 +43,7 @@ def test_a_link_gives_the_request_back(request_):
 
 
 @given(REQUESTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_shell_reads_the_command_as_it_was_meant(request_):
     line = command_line(request_)
     assert "\n" not in line

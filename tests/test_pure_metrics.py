@@ -170,7 +170,7 @@ def test_static_opt_is_the_best_of_the_sweep():
     assert metrics.static_opt(replace(run, chains={})) is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), match=st.floats(0.55, 1.0), n_tokens=st.integers(1, 60))
 def test_invariants(seed, match, n_tokens):
     run = make_run(seed=seed, match=match, n_tokens=n_tokens, alternatives=1)

@@ -16,7 +16,7 @@ from tests.runs import make_run
 LANES = ("autoregressive", "static:3", "heuristic", "confidence:0.4", "disco:0.5", "oracle")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     n_tokens=st.integers(1, 40),
@@ -187,7 +187,7 @@ def test_a_missing_file_and_a_folder_are_distinguished_from_faults(tmp_path):
             load_run(path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -13,7 +13,7 @@ from decoding.lookahead.static import Static
 from tests.runs import make_costs, make_run, untimed
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.floats(0.4, 1.0), st.floats(0.0, 1.2))
 def test_no_static_and_no_oracle_beats_oracle_best(seed, match, c):
     run = untimed(make_run(seed=seed, match=match, c=c, n_tokens=60))  # it weighs the curves
