@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 from collections import Counter
 
@@ -56,6 +57,16 @@ def lively_pair(tmp_path_factory) -> tuple[str, str]:
     from tests.tiny_pair import make_lively_pair
 
     return make_lively_pair(tmp_path_factory.mktemp("lively"))
+
+
+@pytest.fixture(scope="module")
+def files_read_here():
+    """Opened files are read in this process: to start one takes a second, and tests/test_page_opened.py tests it."""
+    from viz import opened
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opened.Sandbox, "_run", lambda self, job, gone: json.dumps(opened.work(json.loads(job))).encode())
+        yield
 
 
 def pytest_configure(config):

@@ -20,6 +20,8 @@ from viz.server_functions import answers
 from viz.session import Visits
 from viz.store import RunStore
 
+pytestmark = pytest.mark.usefixtures("files_read_here")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

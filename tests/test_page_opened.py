@@ -145,7 +145,7 @@ def test_a_visitor_who_leaves_ends_the_work():
 
 def test_many_crafted_files_at_once_leave_the_page_answering(tmp_path):
     """If each of these used the page's own threads, 45 at the same time would block the whole page for minutes."""
-    text = run_to_json(crafted_run(1000))
+    text = run_to_json(crafted_run(600))
     with page_at(ScriptedBackend(), write_recordings(tmp_path)) as url:
         config = httpx.get(f"{url}config", timeout=30).json()
         race = next(one["id"] for one in config["components"] if one["props"].get("elem_id") == "race")

@@ -34,6 +34,8 @@ from .waiting import in_own_loop
 
 LANES = ("autoregressive", "static:5", "oracle")
 
+pytestmark = pytest.mark.usefixtures("files_read_here")
+
 
 @pytest.fixture
 def store(tmp_path):

@@ -58,8 +58,9 @@ def test_every_binary_file_goes_to_large_file_storage(folder):
 def test_the_space_starts_by_itself_under_its_variables_and_ends_by_sigterm_without_leaving_files(
     folder, tmp_path, monkeypatch
 ):
-    """A slice of the rehearsal (viz/tools/space_rehearsal.py), with this interpreter and without torch: the worker would
-    unpack the chat model.
+    """A slice of the rehearsal (viz/tools/space_rehearsal.py), with this interpreter.
+
+    It has no torch, so that the worker does not unpack the chat model.
     """
     said, files, without = [], tmp_path / "files", tmp_path / "without"
     for made in (files, without):

@@ -20,6 +20,11 @@ LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
 expect.set_options(timeout=WAIT)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def without_sandbox(files_read_here):
+    """What the page does with a file is tested here, not where the file is read."""
+
+
 @pytest.fixture(scope="session")
 def scripted(tmp_path_factory):
     """The page over a scripted backend: an iteration every 4 ms, two recorded runs. (address, backend)."""
