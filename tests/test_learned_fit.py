@@ -57,10 +57,15 @@ def own_cache(monkeypatch, tmp_path):
 
 @pytest.fixture(autouse=True)
 def few_tries(monkeypatch):
-    """What costs least is chosen from few settings and timings: what wins does not matter here."""
+    """What costs least is chosen from few heads, settings and timings: what wins does not matter here."""
     monkeypatch.setattr("decoding.fit.run.COST_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.run.DECISION_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.candidates.CAPS", (8, SL_CAP))
+    monkeypatch.setattr("decoding.fit.disco.VARIANTS", [(32, "hard", False), (32, "soft", True)])
+    monkeypatch.setattr(
+        "decoding.fit.specdecpp.VARIANTS", [("mixed", 3, None), ("clean", 0, "margin"), ("clean", 1, "p")]
+    )
+    monkeypatch.setattr("decoding.fit.costaware.FLAT_FROM", (8, LONGEST + 1))
 
 
 @pytest.fixture(scope="module")
