@@ -76,13 +76,13 @@ def test_a_shape_for_which_memory_ends_after_all_is_left_out(monkeypatch):
 
 @pytest.mark.timeout(600)
 def test_all_tables_of_a_gpu_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
-    """The command as on a GPU: the named pair and both shapes at reduced sizes, all contenders, the floor, growth."""
+    """The command as on a GPU: the named pair and a shape at reduced sizes, all contenders, the floor, growth."""
     target, draft = tiny_pair
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     reduced = dict(hidden=64, intermediate=96, heads=4, kv_heads=1, layers=2, vocab=300, context=256)
     monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
-    monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
+    monkeypatch.setattr(runs, "SHAPES", [replace(SHAPES[1], draft_layers=1, **reduced)])
     monkeypatch.setattr(against, "POLICIES", ("heuristic",))
     for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 4)):
         monkeypatch.setattr(against, name, value)
@@ -91,8 +91,7 @@ def test_all_tables_of_a_gpu_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
         words = ["bench", "--device", "cuda", "--dtype", "float32", *small, "--out", str(tmp_path / "bench")]
         assert command(*words).status == 0
     printed = (tmp_path / "bench" / "bench.md").read_text()
-    for pair in ("tiny, float32, cuda", "1B/0.15B-shaped, float32, cuda", "8B/1B-shaped, float32, cuda"):
-        assert pair in printed
+    assert "tiny, float32, cuda" in printed and "8B/1B-shaped, float32, cuda" in printed
     for row in (
         "| autoregressive |",
         "| static:5 |",
@@ -105,10 +104,10 @@ def test_all_tables_of_a_gpu_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
         "- One planned draft pass takes ",
         "same text from all on 1 of 1 prompts",
     ):
-        assert printed.count(row) >= 3, row
-    assert printed.count("per iteration at context") == 2 and printed.count("| static:5 / hf assisted 5 |") == 3
+        assert printed.count(row) >= 2, row
+    assert printed.count("per iteration at context") == 2 and printed.count("| static:5 / hf assisted 5 |") == 2
     assert "Left out" not in printed and "eagerly" not in printed
-    assert len(cuda.graphs) > 30 and cuda.events and cuda.memory.fills and all(cuda.memory.fills)
+    assert len(cuda.graphs) > 20 and cuda.events and cuda.memory.fills and all(cuda.memory.fills)
 
 
 def test_the_memory_of_a_shape_is_that_of_its_models():
