@@ -132,7 +132,6 @@ def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
         "disco": {
             "threshold": 0.55,
             "sl_max": random_.choice((8, 30)),
-            "sure": random_.choice((0.9, 2.0)),
             "sure_at": random_.choice(([], [[0.6, 0.8]], [[0.6, 0.7], [0.7, 0.85], [0.9, 0.95]])),
         },
         "specdecpp": {"threshold": 0.4, "sl_max": 24, "ledger": ledger},

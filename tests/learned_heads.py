@@ -22,7 +22,7 @@ LEDGER = rows_to_json(
     ]
 )
 TUNED = {
-    "disco": {"threshold": 0.5, "sl_max": 8, "sure": 0.6},
+    "disco": {"threshold": 0.5, "sl_max": 8, "sure_at": [[0.5, 0.6]]},
     "specdecpp": {"threshold": 0.5, "ledger": LEDGER},
     "costaware": {
         "this": [0.05, 1.1, -0.2],

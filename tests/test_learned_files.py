@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from decoding.errors import UserError
-from decoding.lookahead.costaware import chance
 from decoding.lookahead.fitted import load_heads, need_head
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.lookahead.policy_files import read_policy, write_policy
@@ -122,18 +121,6 @@ def test_a_damaged_description_is_reported(folder, policy, change):
     assert policy not in heads and len(heads) == 2
     with pytest.raises(UserError, match="fit again"):
         need_head(policy, heads)
-
-
-def test_a_costaware_file_from_before_the_recent_match_rate_ignores_that_rate(folder):
-    def as_before(fields):
-        fields["tuned"] = {key: value for key, value in fields["tuned"].items() if key not in ("this", "recent")}
-        fields["tuned"]["next"] = [0.1, 0.9]
-
-    damage_json(folder / "costaware.json", as_before)
-    tuned = load_heads(folder, TARGET, DRAFT)["costaware"].tuned
-    for h, recent in ((0.3, 0.1), (0.8, 0.9)):
-        assert chance(tuned["this"], h, recent) == pytest.approx(h)
-        assert chance(tuned["next"], h, recent) == pytest.approx(chance((0.1, 0.9, 0.0), h, 0.5))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])

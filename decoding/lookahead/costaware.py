@@ -218,17 +218,9 @@ def _is_sound(tuned: Mapping[str, Any]) -> bool:
     return all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
 
 
-def _completed(tuned: dict[str, Any]) -> dict[str, Any]:
-    """``tuned`` with what files from before the recent match rate lack: coefficients that ignore it."""
-    following = tuned.get("next")
-    if "recent" in tuned or not isinstance(following, list) or len(following) != 2:
-        return tuned
-    return tuned | {"this": [0.0, 1.0, 0.0], "next": [*following, 0.0], "recent": 0.5}
-
-
 def _head_from(policy: PolicyFile) -> CostAwareHead:
     """The head in a policy file. Raises UserError if the file is damaged."""
-    tuned = _completed(policy.tuned)
+    tuned = policy.tuned
     if not _is_sound(tuned):
         raise UserError(DAMAGED)
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)

@@ -6,8 +6,8 @@ checked. Width, threshold and SL_max are not published: ours are in the JSON fil
 validation split.
 
 Most tokens are so likely (p, the first of the top-10) that the classifier would draft on for any other features. From
-the probability ``sure`` on, chosen on validation after the threshold, a live lane neither computes the features
-nor evaluates the classifier.
+the probability ``sure`` upwards, found on validation for each threshold, a live lane neither computes the features nor
+evaluates the classifier.
 """
 
 from __future__ import annotations
@@ -133,8 +133,6 @@ def sure_at(tuned: Mapping[str, Any], threshold: float) -> float:
 
     A higher threshold stops more often, so that its ``sure`` is the stricter one.
     """
-    if threshold == tuned.get("threshold") and "sure" in tuned:  # files of before ``sure_at``
-        return tuned["sure"]
     return min((sure for known, sure in tuned.get("sure_at", ()) if known >= threshold), default=math.inf)
 
 
@@ -145,8 +143,6 @@ def _head_from(policy: PolicyFile) -> DiscoHead:
         raise UserError(f"The file of the policy disco lacks its weights: {AGAIN}.")
     policy.chosen("threshold", 0.0, 1.0)
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
-    if "sure" in policy.tuned:
-        policy.chosen("sure", 0.0, 2.0)
     pairs = policy.tuned.get("sure_at", [])
     if not isinstance(pairs, list) or not all(isinstance(one, list) and len(one) == 2 for one in pairs):
         raise UserError(f"The file of the policy disco has no sound 'sure_at': {AGAIN}.")

@@ -49,7 +49,7 @@ COLUMN_FIGURES = (
 FACTORS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
 """Multiples of its own threshold at which a policy that computes it is replayed."""
 # What a replay needs of a fitted head, besides what follows from its ledger:
-TUNED = ("threshold", "sl_max", "sure", "sure_at", "this", "next", "recent", "first", "caution")
+TUNED = ("threshold", "sl_max", "sure_at", "this", "next", "recent", "first", "caution")
 Origin = Literal["recorded", "live", "imported"]
 
 

@@ -84,7 +84,7 @@ class Disco extends Thresholded {
     super("disco", tuned.sl_max);
     this.limit = threshold ?? tuned.threshold;
     const known = (tuned.sure_at ?? []).filter(([from]) => from >= this.limit).map(([, sure]) => sure);
-    this.sure = this.limit === tuned.threshold && tuned.sure != null ? tuned.sure : Math.min(Infinity, ...known);
+    this.sure = Math.min(Infinity, ...known);
   }
   scoreOf(guess) { return guess.score("disco"); }
   wantsMore(state) {
