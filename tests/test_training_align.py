@@ -230,7 +230,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
 
 
 def test_a_run_learns_and_goes_on_where_it_was_killed(tiny_places, chat, written):
-    teacher = Teacher.read(chat, written)
+    teacher = Teacher(chat, written)
     run = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, distil.NEW)
     before = run.loss_of(0).item()
     run.train(1e6, tokens=40_000)
@@ -242,7 +242,7 @@ def test_a_run_learns_and_goes_on_where_it_was_killed(tiny_places, chat, written
 
 
 def test_rounded_layers_learn_what_they_are_rounded_from(tiny_places, chat, written):
-    run = distil.Run("one", Recipe((0,), 28, "one"), "kl", Teacher.read(chat, written), distil.NEW)
+    run = distil.Run("one", Recipe((0,), 28, "one"), "kl", Teacher(chat, written), distil.NEW)
     matrices = layer_matrices(run.draft)
     before = [weight.detach().clone() for weight in matrices]
     exact = run.loss_of(0).item()
@@ -261,7 +261,7 @@ def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(tiny_pla
     with pytest.raises(UserError, match="align draft two-layers"):
         distil.distil("three-layers", "kl", tokens=1)
     distil.distil("two-layers", "kl", tokens=3000)
-    teacher = Teacher.read(chat, written)
+    teacher = Teacher(chat, written)
     shallow = distil.Run(
         "shallow", recipes.RECIPES["two-layers"], "kl", teacher, distil.NEW, distil.DRAFTS / "two-layers"
     )
@@ -290,7 +290,7 @@ def test_a_shipped_draft_learns_further_with_its_head(tiny_places, chat, written
 
 
 def test_embeddings_and_shared_layers_stay_the_targets(tiny_places, chat, written):
-    teacher = Teacher.read(chat, written)
+    teacher = Teacher(chat, written)
     run = distil.Run("exit", Recipe((0, None), 28, "exit", shared=1), "kl", teacher, distil.NEW)
     run.train(1e6, tokens=3000)
     target = teacher.target.state_dict()
@@ -316,8 +316,7 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
 
 
 def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, chat, tmp_path, monkeypatch):
-    for module in (teachers, feature_run):
-        monkeypatch.setattr(module, "STATE_LAYERS", (1, 2))
+    monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
     monkeypatch.setattr(stream, "LONGEST_ANSWER", ANSWER)
     teachers.write_enough(chat, folder := tmp_path / "with_states", 4000, rows=32, shard=100)
     for module in (feature_run, install):

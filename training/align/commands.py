@@ -82,7 +82,7 @@ def losses(
     from .teacher import Teacher, model
 
     start, rows = DRAFTS / COMPARED if (DRAFTS / COMPARED).is_dir() else None, []
-    for row in compare_losses(RECIPES[COMPARED], start, Teacher.read(model(), TEXTS), tokens, only or tuple(LOSSES)):
+    for row in compare_losses(RECIPES[COMPARED], start, Teacher(model(), TEXTS), tokens, only or tuple(LOSSES)):
         typer.echo(f"{row.loss}: match {row.match}, accepted {row.accepted}")
         rows.append(row)
         write_losses(rows)

@@ -131,7 +131,7 @@ def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None
         raise UserError(f"There is no shipped draft {name!r} to train further. Train it without --further first.")
     plan = FINISHED if further else GROWN if recipe.grown_from else NEW
     run_name = name + FURTHER if further else name
-    run = Run(run_name, recipe, loss, Teacher.read(model(), TEXTS), plan, shipped if further else None)
+    run = Run(run_name, recipe, loss, Teacher(model(), TEXTS), plan, shipped if further else None)
     run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
     return f"match rate {run.match_rate():.3f} on held-out texts"
 

@@ -18,7 +18,7 @@ from decoding.errors import UserError
 from training.loop import Rates, TimedRun, last_of_log
 from training.paths import DRAFTS, PAIR, TEXTS
 
-from .data import Batch, Epochs, Texts, read_texts
+from .data import Batch, Epochs, Texts
 from .distil import WATCHED, Plan
 from .draft_folder import save_slim, write_projections
 from .feature import FeatureDraft, HeadsDraft
@@ -26,7 +26,7 @@ from .losses import LOSSES, ROWS, loss_over_head
 from .measure import SL, difference, figures_of_steps, rates_of
 from .rounding import rounded_layers
 from .stream import Text
-from .teacher import STATE_LAYERS, ChatModel, model, turns_of
+from .teacher import Teacher, model
 
 UNROLLED = (1, 2)
 """Guesses of an iteration that are unrolled in training, batch after batch in turns."""
@@ -82,48 +82,6 @@ def log_of(name: str) -> str:
     return f"align-{name}-reading"
 
 
-class StateTexts:
-    """The target's texts with states, and what is needed to batch them."""
-
-    def __init__(self, model: ChatModel, folder: Path) -> None:
-        self.target = model.load(torch.float32)
-        self.mark, self.folder = model.mark, folder
-        self.before = turns_of(model.tokenizer()).before
-        self.norm = self.target.model.norm
-        self.embedding = self.target.model.embed_tokens.weight.detach()
-        self.states_before = self._read_before()
-
-    @torch.no_grad()
-    def _read_before(self) -> Tensor:
-        """Of the token before each of ``before``; zeros for the first."""
-        found = self.target.model(torch.tensor([self.before]), use_cache=False, output_hidden_states=True)
-        last: list[Tensor] = []
-        hook = self.target.model.norm.register_forward_pre_hook(lambda _, args: last.append(args[0]))
-        self.target.model(torch.tensor([self.before]), use_cache=False)
-        hook.remove()
-        top = len(self.target.model.layers)
-        every = [last[0] if layer == top else found.hidden_states[layer] for layer in STATE_LAYERS]
-        states = torch.stack([each[0] for each in every], 1)
-        return torch.cat([torch.zeros_like(states[:1]), states[:-1]]).bfloat16()
-
-    def split(self, name: str, head_ids: Tensor) -> Texts:
-        texts = [text for text in read_texts(self.folder, name, with_states=True) if text.states is not None]
-        return self.texts(texts, head_ids)
-
-    def texts(self, texts: Sequence[Text], head_ids: Tensor) -> Texts:
-        return Texts(texts, self.before, head_ids, len(self.embedding), self.states_before)
-
-    def select(self, states: Tensor | None, layers: Sequence[int]) -> Tensor:
-        """Of states (..., STATE_LAYERS, width) those of ``layers``, the last of them as the target's head reads it."""
-        assert states is not None, "batches hold states"
-        top = len(self.target.model.layers)
-        parts = [states[..., STATE_LAYERS.index(layer), :] for layer in layers]
-        if not parts:
-            return states[..., :0, :]
-        with torch.no_grad():
-            return torch.stack([self.norm(p.float()).bfloat16() if x == top else p for p, x in zip(parts, layers)], -2)
-
-
 def start_trunk(folder: Path, kept: Sequence[int], embedding: Tensor) -> LlamaForCausalLM:
     """The layers ``kept`` of a slim draft, in float32, with the target's frozen embeddings."""
     config = LlamaConfig.from_pretrained(folder)
@@ -149,27 +107,30 @@ def start_trunk(folder: Path, kept: Sequence[int], embedding: Tensor) -> LlamaFo
 class FeatureRun:
     """The training of one draft that reads states."""
 
-    def __init__(self, name: str, recipe: FeatureRecipe, source: StateTexts, loss: str = "sharp"):
+    def __init__(self, name: str, recipe: FeatureRecipe, teacher: Teacher, loss: str = "sharp"):
         start = PAIR / "drafts" / recipe.start
         head_ids = read_head_ids(start)
         assert head_ids is not None, "shipped drafts have reduced heads"
-        self.name, self.recipe, self.source, self.loss = name, recipe, source, loss
+        self.name, self.recipe, self.teacher, self.loss = name, recipe, teacher, loss
         self.plan = recipe.plan
         self.head_ids = head_ids
-        trunk = start_trunk(start, recipe.kept, source.embedding)
+        trunk = start_trunk(start, recipe.kept, teacher.target.model.embed_tokens.weight.detach())
         self.draft = HeadsDraft(trunk, recipe.heads) if recipe.heads else FeatureDraft(trunk, recipe.layers)
         self.head = trunk.lm_head.weight.detach()[head_ids].bfloat16()
-        self.epochs = Epochs(lambda: source.split("train", head_ids), self.plan.batch_tokens)
-        watched = [t for n in ("validation", "policies") for t in source.split(n, head_ids).texts][: WATCHED // 2]
-        self.watched = source.texts(watched, head_ids)
+        self.epochs = Epochs(lambda: self.texts(teacher.with_states("train")), self.plan.batch_tokens)
+        watched = [text for split in ("validation", "policies") for text in teacher.with_states(split)]
+        self.watched = self.texts(watched[: WATCHED // 2])
         if isinstance(self.draft, FeatureDraft):
             self._standardise(self.draft)
+
+    def texts(self, texts: Sequence[Text]) -> Texts:
+        return self.teacher.texts(texts, self.head_ids, with_states=True)
 
     def _standardise(self, draft: FeatureDraft) -> None:
         batch = self.epochs.texts.batch(range(STANDARDISED_BY))
         valid = torch.zeros(batch.ids.shape, dtype=torch.bool)
         valid.view(-1)[batch.places] = True
-        draft.standardise(self.source.select(batch.states, self.recipe.layers), batch.ids, valid)
+        draft.standardise(self.teacher.select(batch.states, self.recipe.layers), batch.ids, valid)
 
     def load(self, folder: Path) -> None:
         """Takes the weights of a trained draft of this recipe."""
@@ -182,7 +143,7 @@ class FeatureRun:
         self.draft.take(read_projections(folder))
 
     def train(self, minutes: float, save: Callable[[], None], tokens: int | None = None) -> None:
-        settings = {"recipe": self.recipe, "loss": self.loss, "target": self.source.mark}
+        settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
         self.timed = TimedRun(log_of(self.name), self.draft, 60 * minutes, settings, self.plan.rates, tokens)
         self.timed.checkpoint_every = MEASURED_EVERY
         torch.manual_seed(2)
@@ -190,11 +151,12 @@ class FeatureRun:
 
     def _loss_to_train(self, number: int) -> Tensor:
         with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():
-            return self.loss_of(self.epochs.batch(number), self.recipe.unrolled(number))
+            return self.loss_of(number)
 
-    def loss_of(self, batch: Batch, guesses: int) -> Tensor:
-        """The loss of each of ``guesses`` of the unrolled iterations, where those before it hold."""
-        states = self.source.select(batch.states, self.recipe.layers)
+    def loss_of(self, number: int) -> Tensor:
+        """The loss of each guess of the unrolled iterations, where those before it hold, on batch ``number``."""
+        batch, guesses = self.epochs.batch(number), self.recipe.unrolled(number)
+        states = self.teacher.select(batch.states, self.recipe.layers)
         total, weight, reached = torch.zeros(()), 1.0, torch.ones(len(batch.places), dtype=torch.bool)
         for step, last in enumerate(self.draft.unroll(batch.ids, states, guesses)):
             hidden = last.flatten(0, 1)[batch.places].bfloat16()
@@ -231,7 +193,7 @@ class FeatureRun:
             if not rows:
                 continue
             batch = texts.batch(rows)
-            states = self.source.select(batch.states, self.recipe.layers)
+            states = self.teacher.select(batch.states, self.recipe.layers)
             firsts = [
                 torch.cat([self._first(p) for p in last.flatten(0, 1)[batch.places].bfloat16().split(1024)])
                 for last in self.draft.unroll(batch.ids, states, steps)
@@ -277,7 +239,7 @@ def train(name: str, minutes: float, tokens: int | None = None, projections: Pat
         raise UserError(f"There is no draft {name!r} that reads states. There are: {', '.join(RECIPES)}.")
     if not (minutes or tokens):
         raise UserError("Say how long to train: give --minutes or --tokens.")
-    run = FeatureRun(name, RECIPES[name], StateTexts(model(), TEXTS))
+    run = FeatureRun(name, RECIPES[name], Teacher(model(), TEXTS))
     if projections is not None:
         run.take_projections(projections)
     run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
@@ -288,11 +250,11 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
     """Figures of each named draft, trained here, its matrices in four bits, on the answers of the validation split;
     of those that read states also ``over``: its first guesses over those of the one that reads the text alone.
     """
-    source, hits, found = StateTexts(model(), TEXTS), dict[str, list[np.ndarray]](), {}
+    teacher, hits, found = Teacher(model(), TEXTS), dict[str, list[np.ndarray]](), {}
     for name in names:
-        run = FeatureRun(name, RECIPES[name], source)
+        run = FeatureRun(name, RECIPES[name], teacher)
         run.load(DRAFTS / name)
-        hits[name] = run.rounded_hits(source.split("validation", run.head_ids))
+        hits[name] = run.rounded_hits(run.texts(teacher.with_states("validation")))
         recipe = RECIPES[name]
         about = {"start": recipe.start if recipe.kept else "zero", "layers": list(recipe.layers)}
         found[name] = about | figures_of_steps(hits[name]) | {"match": asdict(rates_of(_firsts(hits[name])))}

@@ -78,7 +78,7 @@ def _measure(names: Sequence[str], report: Callable[[str], None]) -> dict[str, d
     chat_model = model()
     with TemporaryDirectory() as folder:
         whole = {name: materialise(PAIR / "drafts" / name, chat_model.folder, Path(folder, name)) for name in names}
-        return measure_drafts(whole, Teacher.read(chat_model, TEXTS), report)
+        return measure_drafts(whole, Teacher(chat_model, TEXTS), report)
 
 
 def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dict:

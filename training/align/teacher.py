@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
@@ -63,25 +65,54 @@ def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
     return Turns(before, between, between[0])
 
 
-@dataclass(frozen=True, slots=True)
 class Teacher:
-    """What all drafts are trained on: the target, the first tokens of its template, and the texts of two splits."""
+    """What all drafts are trained on: the target in float32, the first tokens of its template, and its texts in a
+    folder.
+    """
 
-    target: LlamaForCausalLM
-    mark: str
-    before: Sequence[int]
-    train: Sequence[Text]
-    validation: Sequence[Text]
+    def __init__(self, model: ChatModel, folder: Path) -> None:
+        self.target, self.mark, self.folder = model.load(torch.float32), model.mark, folder
+        self.before = turns_of(model.tokenizer()).before
 
-    @classmethod
-    def read(cls, model: ChatModel, folder: Path) -> Teacher:
-        """The target in float32, and the texts in ``folder``."""
-        before = turns_of(model.tokenizer()).before
-        texts = read_texts(folder, "train"), read_texts(folder, "validation")
-        return cls(model.load(torch.float32), model.mark, before, *texts)
+    @cached_property
+    def train(self) -> Sequence[Text]:
+        return read_texts(self.folder, "train")
 
-    def texts(self, texts: Sequence[Text], head_ids: torch.Tensor) -> Texts:
-        return Texts(texts, self.before, head_ids, self.target.config.vocab_size)
+    @cached_property
+    def validation(self) -> Sequence[Text]:
+        return read_texts(self.folder, "validation")
+
+    def texts(self, texts: Sequence[Text], head_ids: Tensor, with_states: bool = False) -> Texts:
+        """``texts`` to be batched; ``with_states``: with the target's hidden states."""
+        before = self._states_before if with_states else None
+        return Texts(texts, self.before, head_ids, self.target.config.vocab_size, before)
+
+    def with_states(self, split: str) -> list[Text]:
+        """All texts of a split that were written by now and have states."""
+        return [text for text in read_texts(self.folder, split, with_states=True) if text.states is not None]
+
+    @cached_property
+    @torch.no_grad()
+    def _states_before(self) -> Tensor:
+        """The states of the token before each of ``before``; zeros for the first."""
+        found = self.target.model(torch.tensor([self.before]), use_cache=False, output_hidden_states=True)
+        last: list[Tensor] = []
+        hook = self.target.model.norm.register_forward_pre_hook(lambda _, args: last.append(args[0]))
+        self.target.model(torch.tensor([self.before]), use_cache=False)
+        hook.remove()
+        top = len(self.target.model.layers)
+        every = [last[0] if layer == top else found.hidden_states[layer] for layer in STATE_LAYERS]
+        states = torch.stack([each[0] for each in every], 1)
+        return torch.cat([torch.zeros_like(states[:1]), states[:-1]]).bfloat16()
+
+    @torch.no_grad()
+    def select(self, states: Tensor | None, layers: Sequence[int]) -> Tensor:
+        """Of states (..., STATE_LAYERS, width) those of ``layers``, the last of them as the target's head reads it."""
+        assert states is not None, "batches hold states"
+        top, norm = len(self.target.model.layers), self.target.model.norm
+        parts = [states[..., STATE_LAYERS.index(layer), :] for layer in layers]
+        read = [norm(part.float()).bfloat16() if layer == top else part for part, layer in zip(parts, layers)]
+        return torch.stack(read, -2) if read else states[..., :0, :]
 
 
 ROWS = 128
