@@ -13,13 +13,17 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from decoding.engines.picture_encoder import TOKENS, WEIGHTS, Cells, PictureReader, slots_of
+from decoding.engines.slim import own_weights, read_head_ids
 from decoding.errors import UserError
 from decoding.pictures.scenes import COLORS, SHAPES, What, kinds, layout
 from training import loop
+from training.align.draft_folder import save_slim
+from training.align.recipes import Recipe, start_draft
 from training.align.teacher import ChatModel
 from training.see import find, install, reading, report
 from training.see.chat import Chat
 from training.see.commands import app
+from training.see.drafts import CAPTIONS, DraftTrainer
 from training.see.find import ENCODER, finding_loss, train_encoder, truth
 from training.see.questions import QUESTIONS, SAMPLES, ask, plural
 from training.see.reading import PROJECTOR, newest_reader, start_from_words, train_projector, true_slots
@@ -175,6 +179,21 @@ def test_what_ships_is_in_bfloat16_measured_and_trained_further(model, tmp_path,
     assert "others" in capsys.readouterr().out and list(steps) == [reading.READER]
     moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert any(moved), "training starts from the shipped weights and changes them"
+
+
+def test_a_draft_for_captions_trains_on_from_a_draft_of_text(model, tmp_path):
+    base, _ = start_draft(Recipe((0,), 20, "one"), model.load(torch.float32))
+    save_slim(base, tmp_path / "base", torch.arange(20))
+    trainer = DraftTrainer(model, tmp_path / "base", None)
+    trainer.train(tmp_path / "states", CAPTIONS, 0.001)
+    trainer.save(tmp_path / CAPTIONS)
+    before, after = own_weights(tmp_path / "base"), own_weights(tmp_path / CAPTIONS)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert read_head_ids(tmp_path / CAPTIONS).tolist() == trainer.head_ids.tolist()
+    again = DraftTrainer(model, tmp_path / "base", None)
+    again.train(tmp_path / "states", CAPTIONS, 0.001)  # it is done: its weights are those that were reached
+    for one, other in zip(again.own.parameters(), trainer.own.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_report_without_weights_says_what_to_do(model, tmp_path):
