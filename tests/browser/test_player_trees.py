@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decoding.records.proposal import path_to
+from decoding.records.proposal import depths_of, path_to
 from decoding.records.request import CompareRequest
 from decoding.records.text import whole_text
 from tests.browser.player_pages import hear_events, lane_text, live_events, open_export, stop_at, wait_until
@@ -144,14 +144,16 @@ def test_step_by_step_shows_a_place_after_the_other(browser, run, tmp_path):
     file.write_text(export_lesson({**lesson, "steps": steps}, run_payload(run, details=True)), encoding="utf-8")
     page = browser.new_page()
     page.goto(file.as_uri())
-    said = []
+    said, seen, spent = [], [], []
     for _ in range(40):
         said.append(page.locator(".sl-caption .sl-sentence").inner_text())
+        seen.append(page.locator(".sd-tree button:visible").count())
+        spent.append(float(page.locator(".sl-cost-row .sl-value").first.inner_text()))
         if said[-1].startswith("Iteration"):
             break
-        seen = page.locator(".sd-tree button:visible").count()
-        assert said[-1].startswith("Place") is False or seen >= 1
         page.locator("[data-key=next]").click()
+    assert seen == sorted(seen) and seen[0] >= 1  # what the check has read stays in sight
+    assert spent == sorted(spent) and f"= {spent[-1]:.2f} passes" in page.locator(".sl-caption").inner_text()
     assert sum("proposes" in one for one in said) == it.deepest
     assert sum("Accepted." in one for one in said) == it.n_accepted
     assert sum(one.startswith("Check:") for one in said) == 1
@@ -159,4 +161,9 @@ def test_step_by_step_shows_a_place_after_the_other(browser, run, tmp_path):
     assert [one["fate"] for one in boxes(page)] == [token.fate for token in [*it.drafted, it.emitted]]
     page.locator(".sd-tree button").nth(it.n_drafted - 1).click()
     assert "the draft gave it" in page.locator(".sl-numbers").inner_text()
+    for index, token in enumerate(it.drafted):  # as the race does that explains one
+        page.evaluate("index => learn.places.steps.towards(index)", index)
+        place = depths_of(it.parents)[index] + 1
+        said = page.locator(".sl-caption .sl-sentence").inner_text()
+        assert ("thrown away" in said) if token.fate == "dropped" else said.startswith(f"Place {place}: ")
     page.close()

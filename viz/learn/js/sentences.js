@@ -10,45 +10,32 @@ const STOPPED = {
   exhausted: "check now: the draft has nothing more to propose",
 };
 
-/** The steps of one iteration: [{kind, at, sentence, more}]; `at` is the index of the step's guess. */
+/** The steps of one iteration: [{kind, place, at, sentence, more}]. All guesses for one place (how many tokens are above them)
+ * appear, and are judged, together; in a chain there is one. `at`: the index of the first token that the step is about, -1 for none. */
 export function stepsOf(model, lane, i) {
-  const it = lane.iterations[i];
-  if (it.parents) return treeSteps(model, lane, i);
-  const steps = it.guesses.map((guess, at) => guessStep(model, lane, it, guess, at));
-  steps.push(checkStep(model, it, lane));
-  it.guesses.forEach((guess, at) => {
-    if (guess.outcome === "accepted" || guess.outcome === "rejected") steps.push({ kind: "verdict", at, ...verdictOf(model, it, guess, at) });
-  });
-  if (it.own) steps.push({ kind: "own", at: it.accepted, ...ownStep(model, it) });
-  if (it.drafted > it.accepted) steps.push({ kind: "rewind", at: it.accepted, ...rewindStep(it) });
-  steps.push({ kind: "cost", at: -1, sentence: iterationSentence(lane, i), more: costSentence(it) });
-  return steps;
+  const it = lane.iterations[i], step = (kind, said, about) => ({ kind, place: about?.depth ?? it.deepest, at: about?.index ?? -1, ...said });
+  const places = Array.from({ length: it.deepest }, (_, place) => it.guesses.filter((guess) => guess.depth === place));
+  const judged = places.map((guesses) => guesses.filter((guess) => guess.outcome !== "dropped")).filter((guesses) => guesses.length);
+  const steps = [
+    ...places.map((guesses) => step("guess", it.parents ? treeGuess(it, guesses) : guessOf(model, lane, it, guesses[0]), guesses[0])),
+    step("check", checkOf(model, it)),
+    ...judged.map((guesses) => step("verdict", it.parents ? treeVerdict(it, guesses) : verdictOf(model, it, guesses[0]), guesses[0])),
+  ];
+  if (it.own) steps.push(step("own", ownOf(model, it), it.own));
+  if (it.drafted > it.accepted) steps.push(step("rewind", it.parents ? treeRewind(it) : rewindOf(it)));
+  return [...steps, step("cost", { sentence: iterationSentence(lane, i), more: costSentence(it) })];
 }
 
-/** The steps of an iteration whose guesses branch: all guesses for one place at once; `place`: how deep the step reaches. */
-function treeSteps(model, lane, i) {
-  const it = lane.iterations[i], places = Array.from({ length: it.deepest }, (_, place) => place);
-  const steps = places.map((place) => ({ kind: "guess", place, at: it.guesses.findIndex((guess) => guess.depth === place), ...treeGuess(it, place) }));
-  steps.push({ ...checkStep(model, it, lane), place: it.deepest });
-  for (const place of places.slice(0, it.accepted + 1)) {
-    const asked = it.guesses.filter((guess, k) => guess.depth === place && it.parents[k] === place - 1);
-    if (asked.length) steps.push({ kind: "verdict", place, at: asked[0].index, ...treeVerdict(model, it, place, asked) });
-  }
-  if (it.own) steps.push({ kind: "own", place: it.deepest, at: it.drafted, ...ownStep(model, it) });
-  if (it.drafted > it.accepted) steps.push({ kind: "rewind", place: it.deepest, at: -1, ...treeRewind(it) });
-  return [...steps, { kind: "cost", place: it.deepest, at: -1, sentence: iterationSentence(lane, i), more: costSentence(it) }];
-}
-
-function treeGuess(it, place) {
-  const guesses = it.guesses.filter((guess) => guess.depth === place), above = new Set(guesses.map((guess) => it.parents[guess.index])).size;
+function treeGuess(it, guesses) {
+  const above = new Set(guesses.map((guess) => it.parents[guess.index])).size, place = guesses[0].depth;
   const named = guesses.slice(0, 3).map((guess) => quoted(guess.text) + (guess.p == null ? "" : ` (${percent(guess.p)})`)).join(", ");
   const after = place === 0 ? "the text" : above === 1 ? "one of these guesses" : `${above} of these guesses`;
   return { sentence: `Place ${place + 1}: the draft reads ${after} and proposes ${count(guesses.length, "token")}: ${named}${guesses.length > 3 ? ", …" : ""}.`,
     more: `That takes ${count(above, "draft pass", "draft passes")}, however many tokens each proposes. The percentages are the draft's probabilities, given the guesses above.` };
 }
 
-function treeVerdict(model, it, place, asked) {
-  const held = asked.find((guess) => guess.outcome === "accepted"), others = asked.length - (held ? 1 : 0);
+function treeVerdict(it, asked) {
+  const held = asked.find((guess) => guess.outcome === "accepted"), others = asked.length - (held ? 1 : 0), place = asked[0].depth;
   const rejected = others === 0 ? "" : `${others === 1 ? " The other guess" : ` The ${others} other guesses`} for this place, and all that follow ${others === 1 ? "it" : "them"}, no longer count.`;
   if (!held) {
     const own = it.own ? `: it is ${quoted(it.own.text)}` : "";
@@ -64,11 +51,9 @@ function treeRewind(it) {
     more: "Each guess was read after the guesses above it only, so the others have no effect on what follows." };
 }
 
-function guessStep(model, lane, it, guess, at) {
-  const reads = draftReads(model.chains[lane.draft], at);
-  const sure = guess.p == null ? "" : ` It is ${percent(guess.p)} sure.`;
-  return { kind: "guess", at, sentence: `Guess ${at + 1}: the draft ${reads}proposes ${quoted(guess.text)}.${sure}`,
-    more: decisionOf(lane, it, guess, at) };
+function guessOf(model, lane, it, guess) {
+  const reads = draftReads(model.chains[lane.draft], guess.index), sure = guess.p == null ? "" : ` It is ${percent(guess.p)} sure.`;
+  return { sentence: `Guess ${guess.index + 1}: the draft ${reads}proposes ${quoted(guess.text)}.${sure}`, more: decisionOf(lane, it, guess) };
 }
 
 /** What the draft reads. A chain with a list for each start is of one that begins with the target's states; further guesses
@@ -79,30 +64,28 @@ function draftReads(chain, at) {
 }
 
 /** What the policy decided after this guess. */
-function decisionOf(lane, it, guess, at) {
-  const last = at === it.drafted - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess again";
+function decisionOf(lane, it, guess) {
+  const last = guess.index === it.drafted - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess again";
   if (guess.score != null && guess.threshold != null) {
     return `The policy ${lane.name} compares its score ${fixed(guess.score, 3)} with the threshold ${fixed(guess.threshold, 3)}: ${outcome}.`;
   }
   return `${lane.policy === "you" ? "You decide" : `The policy ${lane.name} decides`}: ${outcome}.`;
 }
 
-function checkStep(model, it, lane) {
+function checkOf(model, it) {
   const cost = fixed(checkCost(model.costs, it.drafted + 1));
   if (!it.drafted) {
-    return { kind: "check", at: -1, sentence: "Nothing was guessed: the target takes one pass for one token.",
-      more: "That is plain decoding: every token needs a whole pass." };
+    return { sentence: "Nothing was guessed: the target takes one pass for one token.", more: "That is plain decoding: every token needs a whole pass." };
   }
   return {
-    kind: "check", at: -1,
     sentence: `Check: the target reads ${it.drafted === 1 ? "the guess" : `all ${it.drafted} guesses`} in one pass. The pass gives the target's own choice at each place and after the last one.`,
     more: `A pass over ${count(it.drafted + 1, "token")} takes ${cost} times as long as one over a single token, measured on the machine of this run`
       + (cost < 1 + 0.5 * it.drafted ? ": most of a pass goes into reading the model's weights, which are read once for all tokens." : "."),
   };
 }
 
-function verdictOf(model, it, guess, at) {
-  const name = `Guess ${at + 1}, ${quoted(guess.text)}`, held = guess.outcome === "accepted";
+function verdictOf(model, it, guess) {
+  const at = guess.index, name = `Guess ${at + 1}, ${quoted(guess.text)}`, held = guess.outcome === "accepted";
   const first = at === 0 || held ? "" : " The guesses after it no longer count.";
   if (model.rule === "sampling" && guess.accept_probability != null) return samplingVerdict(guess, name, held);
   const noise = model.rule === "coupling" ? `, each with the same noise added (seed ${model.seed}, place ${it.start + at}),` : "";
@@ -120,7 +103,7 @@ function samplingVerdict(guess, name, held) {
     more: `${numbers} This rule keeps the target's distribution exactly.`.trim() };
 }
 
-function ownStep(model, it) {
+function ownOf(model, it) {
   const token = quoted(it.own.text);
   if (it.own.outcome === "plain") return { sentence: `The target writes ${token}.`, more: "" };
   if (it.own.outcome === "bonus") {
@@ -136,7 +119,7 @@ function ownStep(model, it) {
       more: "So even an iteration in which no guess holds gives one token, the one that plain decoding would have written." };
 }
 
-function rewindStep(it) {
+function rewindOf(it) {
   const dropped = it.guesses.filter((guess) => guess.outcome === "dropped").length;
   const end = it.start + it.accepted;
   const lost = dropped && it.guesses.some((guess) => guess.outcome === "rejected")

@@ -72,11 +72,11 @@ export class Steps {
     this.goTo({ iteration: found < 0 ? findIteration(this.model, this.lane, kind) : found, step: kind === "rejection" ? "check" : 0 });
   }
 
-  /** Go from the current step to the one that decides about guess `at`, if there is one. */
+  /** Go from the current step to the one that decides about guess `at`: the verdict on its place, or that it is thrown away. */
   towards(at) {
-    const found = this.steps.findIndex((step) => step.kind === "verdict" && step.at === at);
-    const thrown = this.steps.findIndex((step) => step.kind === "rewind");
-    if (at < this.it.drafted && (found >= 0 || thrown >= 0)) this.goTo({ iteration: this.at.iteration, step: found >= 0 ? found : thrown });
+    const { outcome, depth } = this.it.tokens[at];
+    const found = this.steps.findIndex(({ kind, place }) => (outcome === "dropped" ? kind === "rewind" : kind === "verdict" && place === depth));
+    if (at < this.it.drafted && found >= 0) this.goTo({ iteration: this.at.iteration, step: found });
   }
 
   key(event) {
@@ -143,27 +143,18 @@ export class Steps {
     return made === accepted ? `You said ${made}: right.` : `You said ${made}; ${accepted} held.`;
   }
 
-  /** How much of the iteration is revealed at this step. */
-  revealed(step) {
-    const { kind, at } = step, it = this.it;
-    if (it.parents) return { ...this.revealedPath(step), own: ["own", "rewind", "cost"].includes(kind), over: kind === "cost" || kind === "rewind" };
-    const guesses = kind === "guess" ? at + 1 : it.drafted;
-    const verdicts = kind === "verdict" ? at + 1 : ["own", "rewind", "cost"].includes(kind) ? it.drafted : 0;
-    const own = ["own", "rewind", "cost"].includes(kind);
-    return { guesses, verdicts, own, refused: verdicts > it.accepted, thrown: own, over: kind === "cost" || kind === "rewind" };
+  /** What is known at this step: how many places have their guesses and how many are judged, passes of the draft, whether the target's
+   * token is known. */
+  revealed({ kind, place }) {
+    const { it } = this, own = ["own", "rewind", "cost"].includes(kind), places = kind === "guess" ? place + 1 : it.deepest;
+    const read = it.parents ? new Set(it.parents.filter((_, k) => it.guesses[k].depth < places)).size : places;
+    return { places, judged: own ? Infinity : kind === "verdict" ? place + 1 : 0, reads: kind === "guess" ? read : it.steps, own };
   }
 
-  /** Of a tree, the text shows only what was accepted; the draft passes of the places that are open have been paid. */
-  revealedPath({ kind, place }) {
-    const { it } = this, known = kind === "verdict" ? Math.min(place + 1, it.accepted) : kind === "guess" || kind === "check" ? 0 : it.accepted;
-    const reads = new Set(it.parents.filter((_, k) => it.guesses[k].depth <= place)).size;
-    return { guesses: known, verdicts: known, reads, refused: false, thrown: true };
-  }
-
-  fateOf(k, open) {
-    const { outcome: fate } = this.it.tokens[k];
-    if (fate === "dropped") return open.refused || open.own ? "dropped" : "waiting";
-    return k < open.verdicts ? fate : "waiting";
+  /** What is known of the fate of token k; a guess after a rejected one falls with it. */
+  fateOf(k, { judged }) {
+    const { depth, outcome } = this.it.tokens[k];
+    return Math.min(depth, this.it.accepted) < judged ? outcome : "waiting";
   }
 
   text(step) {
@@ -177,22 +168,22 @@ export class Steps {
       box.append(group);
     });
     const now = el("span", "sl-present", el("sup", "", String(this.at.iteration + 1)));
-    it.guesses.slice(0, open.guesses).forEach((guess, k) => {
-      const fate = this.fateOf(k, open);
-      if (!(open.thrown && (fate === "dropped" || fate === "rejected"))) now.append(el("span", `sl-kept sd-is-${fate}`, guess.text));
-    });
+    const kept = it.parents || open.own; // until then a chain is a text, too
+    for (const guess of it.guesses.filter(({ depth }) => depth < open.places)) {
+      const fate = this.fateOf(guess.index, open);
+      if (!kept || fate === "accepted") now.append(el("span", `sl-kept sd-is-${fate}`, guess.text));
+    }
     if (it.own && open.own) now.append(el("span", `sl-kept sd-is-${it.own.outcome}`, it.own.text));
     box.append(now);
     requestAnimationFrame(() => { box.scrollTop = box.scrollHeight; });
     return box;
   }
 
-  /** The guesses of an iteration that branch; those for one place appear, and are judged, together. */
+  /** The guesses of an iteration that branch. */
   tree(step) {
-    const { it } = this, judged = step.kind === "verdict" ? step.place : step.kind === "guess" || step.kind === "check" ? -1 : it.deepest;
-    const known = (k) => Math.min(it.tokens[k].depth, it.accepted) <= judged;
-    const tree = treeOf(it, { chosen: Math.max(0, step.at), choose: (k) => this.point(k), shown: (k) => (k < it.drafted ? it.tokens[k].depth <= step.place : judged === it.deepest),
-      fate: (k) => (known(k) ? it.tokens[k].outcome : "waiting") });
+    const { it } = this, open = this.revealed(step);
+    const tree = treeOf(it, { chosen: Math.max(0, step.at), choose: (k) => this.point(k),
+      shown: (k) => (k < it.drafted ? it.tokens[k].depth < open.places : open.own), fate: (k) => this.fateOf(k, open) });
     tree.classList.add("sl-board");
     return tree;
   }
@@ -200,11 +191,10 @@ export class Steps {
   board(step) {
     if (this.it.parents) return this.tree(step);
     const open = this.revealed(step), it = this.it, board = aria(el("ol", "sl-board"), { label: "Guesses of this iteration" });
-    it.guesses.slice(0, open.guesses).forEach((guess, k) => {
-      const fate = this.fateOf(k, open), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
-      const cell = guessCell(k, guess.text, fate, guess.p);
-      cell.classList.toggle("sl-current", current);
-      if (k < open.verdicts && guess.outcome !== "dropped") cell.append(el("span", "sl-cell-own", guess.outcome === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
+    it.guesses.slice(0, open.places).forEach((guess, k) => {
+      const fate = this.fateOf(k, open), cell = guessCell(k, guess.text, fate, guess.p);
+      cell.classList.toggle("sl-current", step.at === k);
+      if (["accepted", "rejected"].includes(fate)) cell.append(el("span", "sl-cell-own", guess.outcome === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
       board.append(cell);
     });
     if (open.own && it.own) {
@@ -219,7 +209,7 @@ export class Steps {
 
   /** Two bars on one scale: the time spent so far, and plain decoding's time for the tokens that the iteration gives. */
   costs(step) {
-    const { cost, steps, gives } = this.it, open = this.revealed(step), reads = open.reads ?? open.guesses, checked = step.kind !== "guess";
+    const { cost, steps, gives } = this.it, { reads } = this.revealed(step), checked = step.kind !== "guess", isOver = ["rewind", "cost"].includes(step.kind);
     const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
     const part = (holder, size, cls) => {
       const piece = el("i", cls);
@@ -229,12 +219,12 @@ export class Steps {
     for (let k = 0; k < reads; k++) part(bar, cost.guessing / steps, "sl-part-guess");
     if (checked) part(bar, cost.check, "sl-part-check");
     if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest");
-    for (let k = 0; open.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check");
+    for (let k = 0; isOver && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check");
     const spent = (steps ? cost.guessing * reads / steps : 0) + (checked ? cost.check + cost.rest : 0);
     const parts = [reads && `${count(reads, "draft pass", "draft passes")} at ${fixed(cost.guessing / steps)}`, checked && `a check at ${fixed(cost.check)}`,
       checked && cost.rest >= 0.005 && `the rest at ${fixed(cost.rest)}`].filter(Boolean).join(", ");
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
-    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "at the end"),
+    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, isOver ? fixed(cost.plain) : "at the end"),
       el("p", "sl-note", `${parts}, in passes of the target over one token, at this run's own costs.${this.clock()}`));
     return box;
   }
