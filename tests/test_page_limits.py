@@ -133,6 +133,19 @@ def test_what_strangers_send_is_not_written_to_the_log(url, capfd, caplog):
     assert mark not in out + err + caplog.text
 
 
+def test_pages_and_answers_are_compressed_once_and_event_streams_never(url):
+    for path in ("", "config", "speculoscope-learn/learn.js"):
+        answer = httpx.get(url + path, timeout=20)
+        assert answer.headers["content-encoding"] == "gzip" and len(answer.text) > 1000, path
+        plain = httpx.get(url + path, headers={"accept-encoding": "identity"}, timeout=20)
+        assert "content-encoding" not in plain.headers and plain.content == answer.content, path
+    body = {"data": ["x", ["autoregressive"]]}
+    event = httpx.post(f"{url}gradio_api/call/compare", json=body, timeout=20).json()["event_id"]
+    with httpx.stream("GET", f"{url}gradio_api/call/compare/{event}", timeout=20) as stream:
+        assert "content-encoding" not in stream.headers
+        assert "event: generating" in next(stream.iter_text())  # the first event comes before the others
+
+
 def test_a_program_has_so_many_runs_at_once_and_no_more(served):
     slow, url = served
     client = web.connect(url)

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 from gradio.utils import get_function_params
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RECORDINGS, RecordedBackend
@@ -156,7 +157,9 @@ def serve(page: Page, **options: Any) -> tuple:
     page.queue(max_size=QUEUE_SIZE, default_concurrency_limit=4)
     page._queue.sleep_when_free = IDLE_S
     page._queue.progress_update_sleep_when_free = 0.25
-    around = [Middleware(BodyLimits), Middleware(Document, head=assets.head(), body=assets.BEGIN)]
+    # Gradio compresses files alone, by their endings: neither its page nor its answers, of which a run is the largest.
+    packing = Middleware(GZipMiddleware, compresslevel=5)
+    around = [packing, Middleware(BodyLimits), Middleware(Document, head=assets.head(), body=assets.BEGIN)]
     return page.launch(
         theme=theme(),
         app_kwargs={"routes": assets.routes(), "middleware": around},

@@ -37,5 +37,5 @@ def routes() -> list[Route | Mount]:
 
 
 def _served(text: str, mime: str) -> Callable[[Request], Response]:
-    """An endpoint that answers with ``text``, which Gradio's own middleware compresses."""
+    """An endpoint that answers with ``text``."""
     return lambda request: Response(text, media_type=mime, headers={"cache-control": "no-cache"})

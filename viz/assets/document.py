@@ -6,7 +6,6 @@ loaded, about a second later.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,15 +17,14 @@ BODY = b"<gradio-app"  # the element in which Gradio builds the page: there is n
 
 
 class Document:
-    """ASGI middleware: inserts ``head`` and ``body`` (HTML) into every page of ``app``, and compresses it."""
+    """ASGI middleware: inserts ``head`` and ``body`` (HTML) into every page of ``app``."""
 
     def __init__(self, app: Callable, head: str, body: str) -> None:
         self._app, self._head, self._body = app, head.encode(), body.encode()
 
     async def __call__(self, scope: dict[str, Any], receive: Callable, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "GET":
-            packed = "gzip" in Headers(scope=scope).get("accept-encoding", "")
-            send = _Response(send, lambda page: self.written(page), packed)
+            send = _Response(send, self.written)
         await self._app(scope, receive, send)
 
     def written(self, page: bytes) -> bytes:
@@ -40,8 +38,8 @@ class Document:
 class _Response:
     """Buffers an HTML response until it is complete; passes on everything else."""
 
-    def __init__(self, send: Send, write: Callable[[bytes], bytes], packed: bool) -> None:
-        self._send, self._write, self._packed = send, write, packed
+    def __init__(self, send: Send, write: Callable[[bytes], bytes]) -> None:
+        self._send, self._write = send, write
         self._start: dict[str, Any] | None = None
         self._page = b""
 
@@ -57,11 +55,7 @@ class _Response:
 
     async def _finish(self, start: dict[str, Any]) -> None:
         page, headers = self._write(self._page), MutableHeaders(raw=list(start["headers"]))
-        if self._packed:
-            page = gzip.compress(page, 5)
-            headers["content-encoding"] = "gzip"
         headers["content-length"] = str(len(page))
-        headers.add_vary_header("accept-encoding")
         await self._send({**start, "headers": headers.raw})
         await self._send({"type": "http.response.body", "body": page})
 
