@@ -34,28 +34,20 @@ class Example:
 
     title: str
     prompt: str
-    shows: str = ""
     lanes: list[str] = field(default_factory=list)  # []: the default ones
     recording: str | None = None
-    point: str = ""  # the lane of its first sentence; "": the fastest
     pair: str = ""  # of its recorded run
 
 
 def find_examples(recorded: RecordedBackend) -> list[Example]:
     """Recorded runs in order, then showcase prompts without one."""
-    found = [
-        Example(one.title, one.prompt, one.shows, list(one.lanes), one.id, one.point, one.pair)
-        for one in recorded.recordings()
-    ]
+    found = [Example(one.title, one.prompt, list(one.lanes), one.id, one.pair) for one in recorded.recordings()]
     prompts = {example.prompt for example in found}
     try:
         showcase = load_showcase()
     except UserError:  # none is shipped
         showcase = []
-    found += [
-        Example(p.title, p.prompt, p.shows, list(p.lanes), point=p.point) for p in showcase if p.prompt not in prompts
-    ]
-    return found
+    return found + [Example(p.title, p.prompt, list(p.lanes)) for p in showcase if p.prompt not in prompts]
 
 
 def default_lanes(pairs: Sequence[PairDescription]) -> list[str]:

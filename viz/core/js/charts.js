@@ -17,7 +17,7 @@ export function niceStep(range, wanted = 5) {
 }
 
 /** Lines and points over a numeric axis. series: {name, points: [[x, y, title]], kind: "line" | "dash" | "dots", cls}; marks: {x, y, text}. */
-export function lineChart({ label, x, series, marks = [] }) {
+function lineChart({ label, x, series, marks = [] }) {
   const { width, height, left, right, top, bottom } = chartSize(), room = marks.length ? 1.2 : 1.06; // a mark's text stands above all curves
   const high = room * Math.max(1.2, ...series.flatMap((one) => one.points.map(([, value]) => value)));
   const sx = (value) => left + (value - x.min) / (x.max - x.min) * (width - left - right);

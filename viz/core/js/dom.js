@@ -36,6 +36,13 @@ export function button(text, act, { title, cls = "sd-button", pressed } = {}) {
   return node;
 }
 
+/** A part of a bar that takes this share of its holder's width. */
+export function part(share, cls = "") {
+  const node = el("i", cls);
+  node.style.width = `${100 * share}%`;
+  return node;
+}
+
 /** A choice among options [[value, text]]. */
 export function select(label, options, value, act, cls = "sd-select") {
   const node = aria(el("select", cls), { label });

@@ -1,6 +1,6 @@
 /* What a run shows in small: tokens in boxes, a model's most probable tokens, the picture in its prompt. */
 
-import { aria, el } from "./dom.js";
+import { aria, el, part } from "./dom.js";
 import { clamp, percent, visible } from "./format.js";
 
 const MARKS = { accepted: "✓", rejected: "✕", dropped: "–", correction: "↻", bonus: "+", plain: "•", waiting: "?" };
@@ -14,9 +14,7 @@ export function tokenBox(text, fate) {
 
 /** A probability as a bar and a text. */
 export function meter(p, shown = percent) {
-  const fill = el("i");
-  fill.style.width = `${clamp(100 * p, 1, 100)}%`;
-  const node = el("span", "sd-meter", el("span", "sd-meter-bar", fill), el("span", "", shown(p)));
+  const node = el("span", "sd-meter", el("span", "sd-meter-bar", part(clamp(p, 0.01, 1))), el("span", "", shown(p)));
   node.title = p.toFixed(3);
   return node;
 }

@@ -1,6 +1,6 @@
 /* Charts of the Learn tab. */
 
-import { aria, el, svg } from "../../core/js/dom.js";
+import { aria, el, part, svg } from "../../core/js/dom.js";
 import { clamp, count, fixed, percent, times } from "../../core/js/format.js";
 import { chartSize } from "../../core/js/charts.js";
 import { checkCost } from "../../core/js/replay.js";
@@ -58,17 +58,17 @@ export class HeatMap {
   }
 }
 
+/** Bars in one figure: rows of {name, parts: what fills the track, text, note}. */
+function bars(caption, rows) {
+  const row = ({ name, parts, text, note }) => el("li", "", el("span", "sl-bar-name", name), el("span", "sl-bar-track", ...parts), el("b", "", text), note && el("span", "sd-mute", note));
+  return el("figure", "sd-figure", el("figcaption", "", caption), el("ol", "sl-bars", ...rows.map(row)));
+}
+
 /** Bars of speedup, one per lane; 1 is plain decoding. */
-export function speedBars(rows, { caption } = {}) {
-  const most = Math.max(1, ...rows.map((row) => row.speedup || 0)), list = el("ol", "sl-bars");
-  for (const { name, speedup, note, cls } of rows) {
-    const fill = el("i", cls || "");
-    fill.style.width = `${100 * (speedup || 0) / most}%`;
-    const one = el("i", "sl-bar-one");
-    one.style.left = `${100 / most}%`;
-    list.append(el("li", "", el("span", "sl-bar-name", name), el("span", "sl-bar-track", fill, one), el("b", "", speedup ? times(speedup) : "–"), note ? el("span", "sd-mute", note) : null));
-  }
-  return el("figure", "sd-figure", caption ? el("figcaption", "", caption) : null, list);
+export function speedBars(caption, rows) {
+  const most = Math.max(1, ...rows.map((row) => row.speedup || 0));
+  const one = () => Object.assign(el("i", "sl-bar-one"), { style: `left: ${100 / most}%` });
+  return bars(caption, rows.map(({ speedup, cls, ...row }) => ({ ...row, parts: [part((speedup || 0) / most, cls), one()], text: speedup ? times(speedup) : "–" })));
 }
 
 /** The measured lanes of the run as bars, with the draft that is always wrong. */
@@ -77,7 +77,7 @@ export function lanesChart(model) {
     note: passesOf(lane), cls: "sl-measured" }));
   const wrong = model.alwaysWrong(5);
   if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.median, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
-  return speedBars(rows, { caption: "Speed relative to plain decoding (the line), as measured and as the race replays it" });
+  return speedBars("Speed relative to plain decoding (the line), as measured and as the race replays it", rows);
 }
 
 /** "39 passes of the target, 195 of the draft; 29% of its guesses accepted" */
@@ -88,13 +88,9 @@ function passesOf(lane) {
 
 /** What a pass over several tokens costs, as measured, against as many passes over one. */
 export function checksChart(model) {
-  const { costs } = model, sizes = [1, 2, 4, 6, 9, 21], list = el("ol", "sl-bars sl-checks"), most = sizes[sizes.length - 1];
-  for (const n of sizes) {
-    const one = el("i", "sl-simulated"), all = el("i", "sl-part-check");
-    one.style.width = `${100 * n / most}%`;
-    all.style.width = `${100 * checkCost(costs, n) / most}%`;
-    list.append(el("li", "", el("span", "sl-bar-name", count(n, "token")), el("span", "sl-bar-track", one, all), el("b", "", fixed(checkCost(costs, n))),
-      el("span", "sd-mute", n === 1 ? "the unit: one pass over one token" : `in one pass; one by one: ${n} passes (striped)`)));
-  }
-  return el("figure", "sd-figure", el("figcaption", "", "What one pass over several tokens costs, by the cost curve of this run"), list);
+  const most = 21, cost = (n) => checkCost(model.costs, n);
+  return bars("What one pass over several tokens costs, by the cost curve of this run", [1, 2, 4, 6, 9, most].map((n) => ({
+    name: count(n, "token"), parts: [part(n / most, "sl-simulated"), part(cost(n) / most, "sl-part-check")], text: fixed(cost(n)),
+    note: n === 1 ? "the unit: one pass over one token" : `in one pass; one by one: ${n} passes (striped)`,
+  })));
 }

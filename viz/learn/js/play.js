@@ -118,7 +118,7 @@ export class Play {
       button("Show it", () => this.stepThrough(i, at)))));
     return el("div", "sl-card", el("h2", "", `You: ${speed}${game.isBest ? ", your best here" : ""}`),
       el("p", "", `${game.replay.n} tokens in ${fixed(game.spent)} passes of the target's time; plain decoding takes ${fixed(game.replay.n * game.plain)}. All lanes below are simulated on the same tokens at the same costs.`),
-      speedBars(rows, { caption: "Speed relative to plain decoding" }),
+      speedBars("Speed relative to plain decoding", rows),
       regrets.length ? el("div", "", el("h3", "", "Your most expensive decisions, with hindsight"), list) : el("p", "", "No decision could have been better."),
       el("p", "sl-bar", again, button("Step through my lane", () => this.stepThrough(0)), this.lengths()));
   }
@@ -238,9 +238,9 @@ class Writer {
       const lane = this.model.simulated("Your policy", new Written(this.source));
       const best = this.model.bestStatic(), confidence = this.model.simulated("", new Confidence());
       aria(this.field, { invalid: false });
-      this.out.replaceChildren(speedBars([{ name: "Your policy", speedup: lane.speedup.median, cls: "sl-you", note: `${lane.iterations.length} passes` },
+      this.out.replaceChildren(speedBars(`Simulated on all ${this.model.replay().n} tokens of this run`, [{ name: "Your policy", speedup: lane.speedup.median, cls: "sl-you", note: `${lane.iterations.length} passes` },
         { name: `Static ${best.sl}`, speedup: best.speedup, note: "the best static SL, with hindsight", cls: "sl-simulated" },
-        { name: "Confidence 0.4", speedup: confidence.speedup.median, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
+        { name: "Confidence 0.4", speedup: confidence.speedup.median, cls: "sl-simulated" }]),
       button("Step through it", () => this.learn.goTo({ place: "steps", lane, iteration: 0, step: 0 })));
     } catch (error) {
       if (!(error instanceof ExpressionError)) throw error;

@@ -1,6 +1,6 @@
 /* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
-import { aria, button, el, select } from "../../core/js/dom.js";
+import { aria, button, el, part, select } from "../../core/js/dom.js";
 import { clamp, count, fixed, percent, quoted, times, visible } from "../../core/js/format.js";
 import { meter, tokenBox, tops } from "../../core/js/tokens.js";
 import { KINDS, findIteration } from "./kinds.js";
@@ -211,15 +211,10 @@ export class Steps {
   costs(step) {
     const { cost, steps, gives } = this.it, { reads } = this.revealed(step), checked = step.kind !== "guess", isOver = ["rewind", "cost"].includes(step.kind);
     const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
-    const part = (holder, size, cls) => {
-      const piece = el("i", cls);
-      piece.style.width = `${100 * size / scale}%`;
-      holder.append(piece);
-    };
-    for (let k = 0; k < reads; k++) part(bar, cost.guessing / steps, "sl-part-guess");
-    if (checked) part(bar, cost.check, "sl-part-check");
-    if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest");
-    for (let k = 0; isOver && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check");
+    for (let k = 0; k < reads; k++) bar.append(part(cost.guessing / steps / scale, "sl-part-guess"));
+    if (checked) bar.append(part(cost.check / scale, "sl-part-check"));
+    if (checked && cost.rest) bar.append(part(cost.rest / scale, "sl-part-rest"));
+    for (let k = 0; isOver && k < gives; k++) plain.append(part(cost.plain / gives / scale, "sl-part-check"));
     const spent = (steps ? cost.guessing * reads / steps : 0) + (checked ? cost.check + cost.rest : 0);
     const parts = [reads && `${count(reads, "draft pass", "draft passes")} at ${fixed(cost.guessing / steps)}`, checked && `a check at ${fixed(cost.check)}`,
       checked && cost.rest >= 0.005 && `the rest at ${fixed(cost.rest)}`].filter(Boolean).join(", ");

@@ -126,7 +126,7 @@ export class WhatIf {
     const rows = model.lanes.filter((lane) => lane.policy !== "autoregressive" && lane.draft === draft)
       .map((lane) => ({ name: lane.name, speedup: model.atCosts(lane, costs), cls: "sl-simulated" }));
     if (!rows.length) return null;
-    return el("div", "", speedBars(rows, { caption: "This run's lanes at these costs, with their recorded SLs (a policy that reads the costs might choose others)" }),
+    return el("div", "", speedBars("This run's lanes at these costs, with their recorded SLs (a policy that reads the costs might choose others)", rows),
       el("p", "sl-more", measured ? model.rankedOtherwise(draft) : ""));
   }
 

@@ -46,7 +46,7 @@ export class Player {
     this.options = Object.assign({ details: null, globalKeys: false }, options);
     this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = []; this.sls = [];
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
-    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.cleanups = [];
+    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.ended = new AbortController();
     aria(root, { role: "region", label: "Race of decoding policies" }).classList.add("speculoscope");
     this.buildShell();
     this.popup = new Popup(root);
@@ -306,7 +306,7 @@ export class Player {
     this.pause();
     clearTimeout(this.timer);
     window.cancelAnimationFrame(this.later);
-    this.cleanups.forEach((act) => act());
+    this.ended.abort();
     this.root.replaceChildren();
   }
 }

@@ -173,10 +173,7 @@ const Pointing = {
 
   // ------------------------------------------------------------ listening
 
-  on(target, type, act, options) {
-    target.addEventListener(type, act, options);
-    this.cleanups.push(() => target.removeEventListener(type, act, options));
-  },
+  on(target, type, act) { target.addEventListener(type, act, { signal: this.ended.signal }); },
 
   listen() {
     this.on(this.root, "pointerover", (event) => this.hover(event));
@@ -197,11 +194,9 @@ const Pointing = {
     this.on(document, "keydown", (event) => this.key(event));
     const narrow = window.matchMedia(NARROW);
     this.on(narrow, "change", () => { if (this.columns.length) { this.showColumns(); this.render(); } });
-    if (window.ResizeObserver) {
-      const observer = new ResizeObserver(() => { for (const view of this.views) view.forgetLayout(); });
-      observer.observe(this.texts);
-      this.cleanups.push(() => observer.disconnect());
-    }
+    const observer = new ResizeObserver(() => { for (const view of this.views) view.forgetLayout(); });
+    observer.observe(this.texts);
+    this.ended.signal.addEventListener("abort", () => observer.disconnect());
   },
 
   hover(event) {
