@@ -118,7 +118,7 @@ def test_a_bar_of_the_sl_strip_leads_to_its_iteration(page, run):
     assert clock(page) == pytest.approx(page.evaluate("player.lanes[1].iterations[3].end"))
     assert page.evaluate("player.marked.length") == len(LANES) and page.evaluate("player.selected") == 1
     in_sight = page.evaluate("""() => {
-      const token = player.marked[1].getBoundingClientRect(), text = player.views[1].scroller.getBoundingClientRect();
+      const token = player.marked[1].getBoundingClientRect(), text = player.views[1].text.scroller.getBoundingClientRect();
       return token.top >= text.top - 1 && token.bottom <= text.bottom + 1 && text.bottom <= innerHeight + 1; }""")
     assert in_sight
     page.mouse.move(2, 2)
@@ -245,9 +245,9 @@ def test_final_text_only_leaves_the_text(page):
 def test_copying_gives_the_text_itself(page, run):
     stop_at(page, 1)
     copied = page.evaluate("""() => {
-      getSelection().selectAllChildren(player.views[1].body);
+      getSelection().selectAllChildren(player.views[1].text.body);
       const event = new ClipboardEvent("copy", {clipboardData: new DataTransfer(), bubbles: true, cancelable: true});
-      player.views[1].body.dispatchEvent(event);
+      player.views[1].text.body.dispatchEvent(event);
       return event.clipboardData.getData("text/plain"); }""")
     assert copied == whole_text(run.lanes[1].output, run.vocab)
 
@@ -259,8 +259,8 @@ def test_the_sl_slider_answers_from_the_what_if(page, run):
     note = page.locator(".sd-sim-note").inner_text()
     assert f"Always guessing 12: {expected.speedup:.2f}× simulated, {expected.target_passes} target passes" in note
     assert "simulated" in page.locator(".sd-race .sd-sim").inner_text()
-    assert page.evaluate("player.simulation.lane.keptAt.length") == len(run.lanes[0].output)
-    assert page.evaluate("player.total") >= page.evaluate("player.simulation.lane.end") - 1e-9
+    assert page.evaluate("player.views.at(-1).lane.keptAt.length") == len(run.lanes[0].output)
+    assert page.evaluate("player.total") >= page.evaluate("player.views.at(-1).lane.end") - 1e-9
 
 
 def test_the_simulated_lane_shows_its_text_too(page, run):
@@ -269,7 +269,7 @@ def test_the_simulated_lane_shows_its_text_too(page, run):
     page.locator(".sd-chip-sim").click()
     column = page.locator(".sd-col-sim")
     assert column.locator("h2").inner_text() == "Static 2, simulated"
-    kept = page.evaluate("player.simulation.lane.tokens.filter(t => !'rd'.includes(t.fate)).map(t => t.text).join('')")
+    kept = page.evaluate("player.views.at(-1).lane.tokens.filter(t => !'rd'.includes(t.fate)).map(t => t.text).join('')")
     assert kept == whole_text(run.lanes[0].output, run.vocab)
     assert column.locator(".sd-r").count() == sum(a < n for _, n, a in simulate_lane(run, "static:2").iterations)
     page.get_by_label("SL of a simulated static lane").fill("4")
@@ -314,7 +314,7 @@ def test_texts_can_be_chosen(page):
     for number in range(4):
         chips.nth(number).click()
     assert page.locator(".sd-col:visible").count() == 1  # the last one stays selected
-    shown = page.evaluate("player.columns.findIndex((column) => !column.hidden)")
+    shown = page.evaluate("player.views.findIndex((view) => view.isVisible)")
     assert page.evaluate("player.selected") == shown  # which the arrow keys then step
 
 

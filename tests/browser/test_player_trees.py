@@ -91,7 +91,7 @@ def test_keys_open_a_tree_and_lead_through_it(page, run):
     it = run.lanes[TREE].iterations[number]
     page.evaluate(
         """([lane, i]) => { const it = player.lanes[lane].iterations[i];
-          player.views[lane].reveal(it.first); it.tokens[0].node.tabIndex = -1; it.tokens[0].node.focus(); }""",
+          player.views[lane].text.reveal(it.first); it.tokens[0].node.tabIndex = -1; it.tokens[0].node.focus(); }""",
         [TREE, number],
     )
     page.keyboard.press("Enter")

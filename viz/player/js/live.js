@@ -102,18 +102,18 @@ const Live = {
       this.showSettling(`${this.lanes[lane].name} is being timed again; the replay shows one timing.`, share);
     }
     if (!this.live) return;
-    this.rows.forEach((row, i) => row.classList.toggle("sd-onclock", i === lane));
+    for (const { row, number } of this.views) row.classList.toggle("sd-onclock", number === lane);
     this.showStatus(`On the clock: ${this.lanes[lane].name}.`, lane / this.lanes.length);
     this.flag(lane, "on the clock");
     this.tab = lane;
     const last = Math.max(lane, 2); // the lane on the clock is always one of the three visible ones
-    this.shown = this.lanes.map((_, i) => i > last - 3 && i <= last);
+    for (const view of this.views) view.shown = view.number > last - 3 && view.number <= last;
     this.showColumns();
   },
 
   /** The text after a lane's strip: that it is on the clock, then its time. */
   flag(lane, text) {
-    this.strips[lane].flag.lastChild.textContent = text;
+    this.views[lane].strip.flag.lastChild.textContent = text;
   },
 
   finishLane({ lane, repeat, decode_s: seconds }) {
@@ -121,27 +121,24 @@ const Live = {
     const model = this.lanes[lane];
     if (repeat === 0) model.decoded = clockText(seconds, seconds);
     this.flag(lane, model.decoded || "");
-    this.rows[lane].classList.add("sd-decoded");
+    this.views[lane].row.classList.add("sd-decoded");
   },
 
   addIterations({ lane, repeat, items, texts }) {
     if (!this.live) return;
     Object.assign(this.live.vocab, texts);
     if (repeat !== 0) return;
-    const model = this.lanes[lane];
+    const model = this.lanes[lane], view = this.views[lane];
     for (const item of items) {
       const { start, d: guesses, e: own, t, parents, reads } = item;
       const fates = [...guesses, ...(own ? [own] : [])].map(([, fate]) => LETTERS[fate]).join("");
       model.add({ start, fates, texts: this.live.texts[lane].of(guesses, own, parents), parents, reads, times: t });
     }
     model.sums = null;
-    this.views[lane].build();
-    this.views[lane].plan(Infinity);
-    this.views[lane].paint(true);
-    this.strips[lane].build();
+    view.grow();
     this.drawLookahead();
-    this.sls[lane].reach(model.iterations.length);
-    this.showFigures(model, model.iterations.length, false);
+    view.sls.reach(model.iterations.length);
+    view.showFigures(model.iterations.length, false);
     this.stretchAxis(lane);
   },
 
@@ -151,9 +148,9 @@ const Live = {
     if (needed > this.total * 0.98 || !this.live.scaled) {
       this.live.scaled = true;
       this.total = needed * 1.25;
-      for (const strip of this.strips) strip.scale(this.total);
+      for (const { strip } of this.views) strip.scale(this.total);
       this.buildAxis();
-    } else this.strips[lane].scale(this.total);
+    } else this.views[lane].strip.scale(this.total);
   },
 
   /** The run was stopped or failed: the decoded part becomes a replay, without the figures of a complete run. */
@@ -164,7 +161,7 @@ const Live = {
       this.showStatus(`${how}${settled}.`);
       return;
     }
-    this.rows.forEach((row) => row.classList.remove("sd-onclock"));
+    for (const { row } of this.views) row.classList.remove("sd-onclock");
     const begun = this.lanes.filter((lane) => lane.iterations.length);
     if (!begun.length) {
       this.sentence.textContent = `${how} before the first token.`;
@@ -177,7 +174,7 @@ const Live = {
     this.race.classList.remove("sd-live");
     this.status.hidden = true;
     this.sayPartial(how, begun);
-    this.lanes.forEach((lane, i) => this.closeLane(lane, i));
+    for (const view of this.views) this.closeLane(view);
     this.setTotal();
     this.speed = fittingSpeed(this.total);
     this.fillSpeeds();
@@ -196,18 +193,18 @@ const Live = {
       : "Unfinished lanes have no figures.");
   },
 
-  closeLane(lane, number) {
-    this.rows[number].classList.remove("sd-decoded");
+  closeLane({ lane, number, row, column, figures }) {
+    row.classList.remove("sd-decoded");
     this.flag(number, lane.decoded || (lane.iterations.length ? "unfinished" : "not started"));
     const counted = lane.counted();
-    for (const { figure, value } of lane.figureNodes) {
+    for (const { figure, value } of figures) {
       if (lane.decoded) figure.text = counted[figure.key];
       else value.closest(".sd-fig").hidden = true;
     }
     if (lane.decoded) return;
-    this.rows[number].classList.add("sd-open");
+    row.classList.add("sd-open");
     const note = lane.iterations.length ? `Unfinished: ${lane.counts().kept} tokens were decoded.` : "This lane was not started.";
-    this.columns[number].querySelector(".sd-figs").append(el("p", "sd-note", note));
+    column.querySelector(".sd-figs").append(el("p", "sd-note", note));
   },
 };
 

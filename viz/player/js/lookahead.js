@@ -86,22 +86,21 @@ function commonTop(lanes) {
 const Lookahead = {
   /** Draws all strips on common axes; called again whenever a lane has grown. */
   drawLookahead() {
-    const shown = this.shownLanes();
-    const length = Math.max(1, ...shown.map((lane) => lane.keptAt.length));
-    const top = commonTop(shown);
-    for (const strip of this.sls) strip.draw(length, top);
+    const lanes = this.views.map(({ lane }) => lane);
+    const length = Math.max(1, ...lanes.map((lane) => lane.keptAt.length)), top = commonTop(lanes);
+    for (const { sls } of this.views) sls.draw(length, top);
   },
 
   tapLookahead(event) {
     const plot = event.target.closest(".sd-sl-plot");
-    const number = this.sls.findIndex((strip) => strip.plot === plot);
+    const number = this.views.findIndex(({ sls }) => sls.plot === plot);
     if (number < 0 || this.live || !this.lanes[number]) return false;
-    this.goTo({ lane: number, iteration: Math.max(0, this.sls[number].at(event)) });
+    this.goTo({ lane: number, iteration: Math.max(0, this.views[number].sls.at(event)) });
     return true;
   },
 
   hoverLookahead(event) {
-    const strip = this.sls.find((one) => one.node.contains(event.target));
+    const strip = this.views.map(({ sls }) => sls).find(({ node }) => node.contains(event.target));
     if (!strip) return false;
     const number = strip.at(event), it = strip.lane.iterations[number];
     if (!it) return false;

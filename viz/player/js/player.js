@@ -44,7 +44,8 @@ export class Player {
   constructor(root, options) {
     this.root = root;
     this.options = Object.assign({ details: null, globalKeys: false }, options);
-    this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = []; this.sls = [];
+    this.lanes = []; // those that ran
+    this.views = []; // of these lanes and, last, of the simulated one
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
     this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.ended = new AbortController();
     aria(root, { role: "region", label: "Race of decoding policies" }).classList.add("speculoscope");
@@ -68,16 +69,16 @@ export class Player {
 
   /** Replaces the run on screen by the same run with more repeats; the replay continues where it is. */
   exchange(payload) {
-    const { t, total, playing, shown, tab } = this, selected = this.selected === this.payload.lead ? payload.lead : this.selected;
-    const focused = this.rows.findIndex((row) => row.contains(document.activeElement));
+    const { t, total, playing, tab, views: before } = this, selected = this.selected === this.payload.lead ? payload.lead : this.selected;
+    const focused = before.findIndex(({ row }) => row.contains(document.activeElement));
     this.build(payload);
-    this.shown = this.shown.map((open, i) => shown[i] ?? open);
+    for (const view of this.views) view.shown = before[view.number]?.shown ?? view.shown;
     this.tab = tab;
     this.showColumns();
     this.select(selected);
     this.seek(t >= total ? this.total : t);
     if (playing) this.play();
-    if (focused >= 0) this.rows[focused].querySelector(".sd-name").focus({ preventScroll: true });
+    this.views[focused]?.name?.focus({ preventScroll: true });
   }
 
   build(payload) {
@@ -109,32 +110,25 @@ export class Player {
   }
 
   buildLanes(prompt) {
-    this.rows = []; this.strips = []; this.views = []; this.columns = []; this.sls = []; this.waiting = []; this.scaled = 0;
-    this.strip.replaceChildren();
-    if (this.simulation) this.simulation.under.remove();
-    this.texts.replaceChildren();
-    this.chips.replaceChildren();
-    this.marked = []; this.simulation = null; this.thresholds = [];
+    this.simulation?.under.remove();
+    for (const holder of [this.strip, this.texts, this.chips]) holder.replaceChildren();
+    Object.assign(this, { views: [], waiting: [], marked: [], thresholds: [], simulation: null, scaled: 0 });
     this.lanes.forEach((lane, number) => this.addLane(lane, number, prompt));
     this.showDefaultColumns();
-    const overlay = el("div", "sd-overlay");
     this.playhead = el("div", "sd-playhead");
-    overlay.append(this.playhead);
-    this.strip.append(overlay);
-    if (this.payload && this.model.replay()) this.addSimulatedRow(prompt);
+    this.strip.append(el("div", "sd-overlay", this.playhead));
+    if (this.payload && this.model.replay()) this.addSimulatedLane(prompt);
   }
 
   /** The common axis ends with the slowest lane; the strips are rescaled only if that end has moved. */
   setTotal() {
     this.drawLookahead();
-    const ends = this.lanes.map((lane) => lane.end);
-    if (this.simulation) ends.push(this.simulation.lane.end);
-    const total = Math.max(...ends, 1e-6);
-    if (this.simulation) this.simulation.strip.scale(total);
+    const total = Math.max(...this.views.map(({ lane }) => lane.end), 1e-6);
+    this.simulation?.view.strip.scale(total);
     if (total === this.scaled) return;
     this.total = this.scaled = total;
-    for (const strip of this.strips) strip.scale(this.total);
-    for (const panel of this.thresholds || []) panel.scale(this.total);
+    for (const { strip } of this.views) strip.scale(this.total);
+    for (const panel of this.thresholds) panel.scale(this.total);
     this.ends.textContent = clockText(this.total, this.total);
     this.now.style.setProperty("--sd-chars", this.ends.textContent.length);
     this.buildAxis();
@@ -225,15 +219,15 @@ export class Player {
     const now = performance.now();
     const moving = this.playing || now - (this.paintedAt || 0) < 250;
     this.paintedAt = now;
-    this.waiting = this.views.filter((view) => !view.hidden);
+    this.waiting = this.views.filter((view) => view.isVisible).map(({ text }) => text);
     for (let i = this.turn++ % Math.max(1, this.waiting.length); i > 0; i--) this.waiting.push(this.waiting.shift());
     this.paintWaiting(moving ? 1 : this.waiting.length);
   }
 
   paintWaiting(count) {
-    const views = this.waiting.splice(0, count);
-    for (const view of views) view.plan(this.t);  // read all of the layout before the first write
-    for (const view of views) view.paint(!this.hovering);
+    const texts = this.waiting.splice(0, count);
+    for (const text of texts) text.plan(this.t);  // read all of the layout before the first write
+    for (const text of texts) text.paint(!this.hovering);
     window.cancelAnimationFrame(this.later);
     if (this.waiting.length && !this.playing) this.later = window.requestAnimationFrame(() => this.paintWaiting(1));
   }
@@ -250,16 +244,7 @@ export class Player {
     const now = performance.now();
     const early = this.playing && now - (this.figuresAt || 0) < 100;
     if (!early) { this.figuresAt = now; this.showClock(); }
-    this.shownLanes().forEach((lane, i) => {
-      const finished = this.t >= lane.end - 1e-9;
-      const done = lane.doneAt(this.t);
-      if (lane.wasFinished !== finished) this.stripAt(i).node.classList.toggle("sd-fin", finished);
-      else if (early || lane.wasDone === done) return;
-      this.showFigures(lane, done, finished);
-      this.sls[i].reach(done);
-      lane.wasDone = done;
-      lane.wasFinished = finished;
-    });
+    for (const view of this.views) view.follow(this.t, early);
   }
 
   showClock() {
@@ -270,21 +255,7 @@ export class Player {
     aria(this.rail, { valuetext: now });
   }
 
-  /** The measured lanes and, last, the simulated one. */
-  shownLanes() { return this.simulation ? this.lanes.concat(this.simulation.lane) : this.lanes; }
-
-  laneAt(number) { return this.lanes[number] || this.simulation.lane; }
-
-  stripAt(number) { return this.strips[number] || this.simulation?.strip; }
-
-  showFigures(lane, done, finished) {
-    if (!lane.figureNodes || !lane.figureNodes.length) return;
-    const running = lane.counted(done);
-    for (const { figure, value } of lane.figureNodes) {
-      const text = finished ? figure.text : running[figure.key] ?? "…";
-      if (value.textContent !== text) value.textContent = text;
-    }
-  }
+  laneAt(number) { return this.views[number].lane; }
 
   report() {
     const lane = this.selected;

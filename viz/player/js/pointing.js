@@ -16,11 +16,7 @@ const Pointing = {
   select(number) {
     this.selected = number;
     this.reported = null;
-    this.rows.forEach((row, i) => {
-      const name = row.querySelector(".sd-name");
-      aria(name, { pressed: i === number });
-      name.tabIndex = i === number ? 0 : -1;
-    });
+    for (const view of this.views) if (view.name) aria(view.name, { pressed: view.number === number }).tabIndex = view.number === number ? 0 : -1;
   },
 
   laneNumber(lane) {
@@ -38,7 +34,7 @@ const Pointing = {
     if (!it) return;
     this.pause();
     this.select(number);
-    if (this.columns[number].hidden) this.toggleColumn(number);
+    if (!this.views[number].isVisible) this.toggleColumn(number);
     this.seek(it.end);
     this.pinned = position ?? it.start;
     this.mark(this.pinned);
@@ -48,9 +44,9 @@ const Pointing = {
   /** Scrolls the race and the lane's text into view. */
   bringIntoView(number) {
     const out = ({ top, bottom }) => top < 0 || bottom > window.innerHeight;
-    const text = this.views[number].scroller.getBoundingClientRect();
-    if (out(text) || this.race.getBoundingClientRect().bottom < 60) this.race.scrollIntoView({ block: "start" });
-    if (out(this.views[number].scroller.getBoundingClientRect())) this.columns[number].scrollIntoView({ block: "nearest" });
+    const { column, text: { scroller } } = this.views[number];
+    if (out(scroller.getBoundingClientRect()) || this.race.getBoundingClientRect().bottom < 60) this.race.scrollIntoView({ block: "start" });
+    if (out(scroller.getBoundingClientRect())) column.scrollIntoView({ block: "nearest" });
   },
 
   /**
@@ -60,16 +56,15 @@ const Pointing = {
   mark(position, { from, chosen, still } = {}) {
     for (const node of this.marked) node.classList.remove("sd-same");
     this.marked = [];
-    this.shownLanes().forEach((lane, i) => {
-      const kept = position == null ? null : lane.tokens[lane.keptAt[position]];
-      const token = i === from && chosen ? chosen : kept;
-      this.stripAt(i)?.highlight(token ? token.iteration : -1);  // there are no strips while a run is being replaced
-      this.sls[i]?.highlight(token ? token.iteration : -1);
-      if (!token || !token.node) return;
+    for (const view of this.views) {
+      const { lane, number } = view, kept = position == null ? null : lane.tokens[lane.keptAt[position]];
+      const token = number === from && chosen ? chosen : kept;
+      view.highlight(token ? token.iteration : -1);
+      if (!token?.node) continue;
       token.node.classList.add("sd-same");
       this.marked.push(token.node);
-      if (i !== from && !still && !this.playing && !this.columns[i].hidden) this.views[i].reveal(lane.keptAt[position]);
-    });
+      if (number !== from && !still && !this.playing && view.isVisible) view.text.reveal(lane.keptAt[position]);
+    }
   },
 
   tokenOf(node) {
@@ -146,8 +141,8 @@ const Pointing = {
   showFigure(node) {
     this.wanted = null;
     const { label, formula, text } = node.sdFigure;
-    const lane = this.shownLanes().find((one) => (one.figureNodes || []).some((x) => x.figure === node.sdFigure));
-    const known = node.sdKnown || (lane && lane.wasFinished);
+    const view = this.views.find(({ figures }) => figures.some(({ figure }) => figure === node.sdFigure));
+    const known = node.sdKnown || view?.finished;
     const head = el("div", "sd-pop-head", el("b", "", label), el("span", "sd-mute", known ? text : "available when the lane has finished"));
     const meaning = GLOSSARY[termOf(label)];
     this.popup.show(node, [head, ...(meaning ? [el("p", "", meaning)] : []), el("p", "sd-mute", formula)]);
@@ -167,7 +162,7 @@ const Pointing = {
     this.isFinalOnly = on;
     this.root.classList.toggle("sd-final", on);
     aria(this.finalOnly, { pressed: on });
-    for (const view of this.views) view.setFinalOnly(on);
+    for (const { text } of this.views) text?.setFinalOnly(on);
     this.render();
   },
 
@@ -193,8 +188,8 @@ const Pointing = {
     this.on(this.texts, "copy", (event) => this.copy(event));
     this.on(document, "keydown", (event) => this.key(event));
     const narrow = window.matchMedia(NARROW);
-    this.on(narrow, "change", () => { if (this.columns.length) { this.showColumns(); this.render(); } });
-    const observer = new ResizeObserver(() => { for (const view of this.views) view.forgetLayout(); });
+    this.on(narrow, "change", () => { if (this.views.length) { this.showColumns(); this.render(); } });
+    const observer = new ResizeObserver(() => { for (const { text } of this.views) text?.forgetLayout(); });
     observer.observe(this.texts);
     this.ended.signal.addEventListener("abort", () => observer.disconnect());
   },
@@ -301,7 +296,7 @@ const Pointing = {
     const from = event.target.sdToken ?? -1;
     for (let k = from + direction; k >= 0 && k < lane.tokens.length; k += direction) {
       const { node, text, outcome, ends } = lane.tokens[k];
-      if (k >= this.views[Number(scroller.dataset.lane)].visible) break;
+      if (k >= this.views[Number(scroller.dataset.lane)].text.visible) break;
       if (node.offsetParent === null) continue; // final text only
       node.tabIndex = -1;
       aria(node, { role: "button", label: `${ends ? "end of the text" : visible(text)}, ${outcome}`, describedby: this.popup.node.id });

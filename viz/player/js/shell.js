@@ -5,11 +5,9 @@ import { aria, button, el, isNarrow, range, select, svg } from "../../core/js/do
 import { times } from "../../core/js/format.js";
 import { FATES } from "../../core/js/words.js";
 import { guide, termButton, termed } from "./glossary.js";
-import { SlStrip } from "./lookahead.js";
-import { figureButton } from "./panels.js";
+import { LaneView } from "./laneview.js";
 import { Player, SPEEDS, speedText } from "./player.js";
-import { Strip } from "./strip.js";
-import { TextView } from "./textview.js";
+import { MEASURED } from "./strip.js";
 
 /** Colour and shape of a lane, which are the same everywhere. */
 function laneLook({ look: { colour, symbol } = { colour: "--sd-l0", symbol: "square" } }) {
@@ -83,56 +81,25 @@ const Shell = {
   },
 
   addLane(lane, number, prompt) {
-    const color = laneLook(lane);
-    const strip = new Strip(lane);
-    strip.build();
-    const row = el("div", `sd-row ${color.cls}`);
-    row.style.setProperty("--sd-k", color.ink);
+    const { cls, ink } = laneLook(lane);
     const name = button(el("span", "sd-name-text", lane.name), () => this.select(number), { title: `Step through ${lane.name}`, cls: "sd-name", pressed: false });
-    row.append(name, strip.node);
-    strip.node.dataset.lane = number;
-    strip.flag.append(el("i", "sd-flag-sign", "⚑"), el("b", "", lane.speedup ? times(lane.speedup.median) : ""));
-    this.strip.append(row);
-    this.rows.push(row);
-    this.strips.push(strip);
-    this.addColumn(lane, number, prompt, color);
-  },
-
-  addColumn(lane, number, prompt, color) {
-    const view = new TextView(lane, prompt, number);
-    const column = el("article", `sd-card sd-col ${color.cls}${lane.policy === "autoregressive" ? " sd-plain" : ""}`);
-    column.style.setProperty("--sd-k", color.ink);
-    const strip = new SlStrip(lane);
-    this.fillColumn(column, lane, view, strip);
-    view.finalOnly = Boolean(this.isFinalOnly);
-    view.build();
-    this.views.push(view);
-    this.sls.push(strip);
-    this.columns.push(column);
-    this.texts.append(column);
-    const chip = button(lane.name, () => this.toggleColumn(number), { cls: `sd-chip ${color.cls}`, pressed: true });
-    chip.style.setProperty("--sd-k", color.ink);
-    this.chips.append(chip);
-  },
-
-  fillColumn(column, lane, view, strip) {
-    const title = el("h2", "", ...termed(lane.name)), caption = el("p", "sd-cap", ...termed(lane.caption));
-    column.replaceChildren(title, caption, strip.node, view.scroller, this.buildFigures(lane));
-    aria(column, { label: lane.name });
-  },
-
-  /** The figures of a lane: running counts while it decodes, the rest once it has finished. */
-  buildFigures(lane) {
-    const box = el("div", "sd-figs");
-    lane.figureNodes = lane.figures.map((figure) => {
-      const node = figureButton(figure);
-      node.sdKnown = false;
-      node.lastChild.textContent = "…";
-      box.append(node);
-      return { figure, value: node.lastChild };
+    const view = this.addView(number, prompt, {
+      name, row: el("div", `sd-row ${cls}`, name),
+      column: el("article", `sd-card sd-col ${cls}${lane.policy === "autoregressive" ? " sd-plain" : ""}`),
+      chip: button(lane.name, () => this.toggleColumn(number), { cls: `sd-chip ${cls}`, pressed: true }),
     });
-    if (lane.note) box.append(el("p", "sd-note", ...termed(lane.note)));
-    return box;
+    for (const node of [view.row, view.column, view.chip]) node.style.setProperty("--sd-k", ink);
+    view.draw(lane, MEASURED, lane.speedup ? times(lane.speedup.median) : "");
+    view.write();
+  },
+
+  addView(number, prompt, nodes) {
+    const view = new LaneView(this, number, prompt, nodes);
+    this.strip.append(view.row);
+    this.texts.append(view.column);
+    this.chips.append(view.chip);
+    this.views.push(view);
+    return view;
   },
 
   /** Three texts: of the first sentence's lane, the fastest one, the fastest that can be used, and the first ones. */
@@ -141,17 +108,17 @@ const Shell = {
     const gain = (i) => this.lanes[i].speedup?.median ?? 0, byGain = [...numbers].sort((i, j) => gain(j) - gain(i));
     const lead = this.payload?.lead, usable = byGain.find((i) => this.lanes[i].policy !== "oracle");
     const open = [...new Set([lead, usable, byGain[0], ...numbers])].filter((i) => numbers.includes(i)).slice(0, 3);
-    this.shown = this.lanes.map((_, i) => open.includes(i));
+    for (const view of this.views) view.shown = open.includes(view.number);
     this.tab = open[0] ?? 0;
     this.showColumns();
   },
 
   toggleColumn(number) {
+    const view = this.views[number];
     if (isNarrow()) this.tab = number;
     else {
-      this.shown[number] = !this.shown[number];
-      if (!this.shown.includes(true)) this.shown[number] = true;
-      if (this.shown[number]) this.tab = number;
+      view.shown = !view.shown || !this.views.some((one) => one !== view && one.shown);
+      if (view.shown) this.tab = number;
     }
     this.showColumns();
     this.selectShown(number);
@@ -160,24 +127,17 @@ const Shell = {
 
   /** The arrow keys step through a lane with visible text: the one just opened, else the first. */
   selectShown(number) {
-    const seen = (i) => this.lanes[i] && !this.columns[i].hidden;
+    const seen = (i) => this.lanes[i] && this.views[i].isVisible;
     if (seen(number)) this.select(number);
     else if (!seen(this.selected)) this.select(Math.max(0, this.lanes.findIndex((_, i) => seen(i))));
   },
 
   showColumns() {
     const narrow = isNarrow();
-    if (!narrow && !this.shown[this.tab]) this.tab = Math.max(0, this.shown.indexOf(true));
-    this.columns.forEach((column, i) => {
-      const visible = narrow ? i === this.tab : this.shown[i];
-      column.hidden = !visible;
-      aria(this.chips.children[i], { pressed: visible });
-      this.views[i].hidden = !visible;
-      this.views[i].forgetLayout();
-    });
-    const visible = this.columns.filter((column) => !column.hidden).length;
+    if (!narrow && !this.views[this.tab]?.shown) this.tab = Math.max(0, this.views.findIndex((view) => view.shown));
+    for (const view of this.views) view.setVisible(narrow ? view.number === this.tab : view.shown);
+    const visible = this.views.filter((view) => view.isVisible).length;
     this.texts.style.setProperty("--columns", String(Math.min(visible, 4)));
-    this.refreshSimulatedText();
   },
 
   buildAxis() {

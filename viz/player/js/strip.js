@@ -5,7 +5,7 @@ import { el, svg } from "../../core/js/dom.js";
 const MICRO = 1e6;
 
 /** One lane's passes on the common time axis, in microseconds. */
-export class Strip {
+class Strip {
   constructor(lane) {
     this.lane = lane;
     this.svg = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" });
@@ -48,13 +48,16 @@ export class Strip {
   }
 }
 
-/** The strip of a simulated lane; `speedup`: text of its flag. */
-export function simulatedStrip(lane, speedup) {
+/** The strip of a lane as far as it has decoded, its flag with a sign and a text. */
+export function stripOf(lane, sign, text) {
   const strip = new Strip(lane);
   strip.build();
-  strip.flag.append(el("i", "sd-flag-sign", "⚐"), el("b", "", speedup));
+  strip.flag.append(el("i", "sd-flag-sign", sign), el("b", "", text));
   return strip;
 }
+
+export const MEASURED = "⚑"; // the signs of flags
+export const SIMULATED = "⚐";
 
 function bar(x, width, y, height) {
   const w = Math.max(0, width).toFixed(1);
