@@ -21,14 +21,12 @@ def measure_little(change: Callable[[object, str, object], None] = setattr) -> N
 
 
 class HeldJobs(Jobs):
-    """Measurements stand still as soon as they measure costs: of drafts until the file HOLD_UNTIL exists, of policies
-    until they are stopped.
-    """
+    """Measurements stand still as soon as they measure costs, until the file HOLD_UNTIL exists."""
 
     def run(self, kind, options, run_id, cancel):
         measure_little()
         go = Path(os.environ["HOLD_UNTIL"])
         for event in super().run(kind, options, run_id, cancel):
             yield event
-            while "Measuring what" in str(event) and not cancel() and not (kind == "drafts" and go.exists()):
+            while "Measuring what" in str(event) and not cancel() and not go.exists():
                 time.sleep(0.02)

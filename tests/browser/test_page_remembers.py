@@ -85,7 +85,10 @@ def test_the_next_visit_shows_what_was_chosen_meanwhile_and_that_a_measurement_e
         open_again = "(n) => { while (!n.speculoscope) n = n.parentNode; return n.speculoscope.open(true) }"
         panel.locator(".sp-status").evaluate(open_again)
         assert panel.get_by_role("button", name="Start again").count() == 0
+        panel.get_by_role("button", name="Stop", exact=True).click()
+        expect(panel.locator(".sp-status")).to_have_text("Stopped.")
         backend.pause_s = 0.0
+        panel.get_by_role("button", name="Run here").click()
         expect(panel.locator(".sp-status")).to_contain_text("has no evaluation")
 
         page.reload()
