@@ -58,11 +58,8 @@ def test_clients_can_apply_gradio_s_differences_between_events():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"prompt": "  "}, "prompt is empty"),
         ({"prompt": "x", "lanes": "static:5,static:0"}, "static:0 never drafts"),
         ({"prompt": "x", "temperature": "NaN"}, "Temperature must be a number from 0 to 5, not nan"),
-        ({"prompt": "x", "rule": "nope"}, "Rule must be one of greedy, coupling, sampling, not nope"),
-        ({"prompt": "x", "max_new_tokens": 10**9}, "whole number"),
         ({"prompt": 5}, "Prompt must be text"),
         ({"prompt": "x", "lanes": [{"a": 1}]}, "Lanes must be a list of texts"),
         ({"prompt": "x", "chat": "yes"}, "Chat must be"),

@@ -18,7 +18,7 @@ from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
 from tests.toy import ToyPair, finished_run
 from viz.player.payload import run_payload
-from viz.settings import command_line, form_of, request_of
+from viz.settings import form_of
 
 TEMPLATE = (
     "{% for m in messages %}{% if loop.first and m.role != 'system' %}<be kind>{% endif %}"
@@ -94,14 +94,6 @@ def test_a_run_file_carries_how_the_prompt_was_meant_and_older_ones_are_read():
         entry.pop("special", None)
     read = run_from_json(json.dumps(data))
     assert (read.settings.chat, read.settings.system) == (None, "")
-
-
-def test_the_copied_command_and_the_form_repeat_it():
-    for chat, flag in ((True, "--chat"), (False, "--no-chat"), (None, "")):
-        request = CompareRequest("hi", chat=chat, system="" if chat is False else "Be kind.")
-        assert request_of(form_of(request)) == request
-        words = command_line(request)
-        assert (flag in words.split()) == bool(flag) and ("--system=Be kind." in words) == (chat is not False)
 
 
 def test_special_tokens_are_left_out_of_texts_and_shown_on_demand(pair):

@@ -339,10 +339,8 @@ def test_a_closed_generator_leaves_garbage_collection_on():
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"lanes": ["warp:9"]}, "no policy"),
         ({"lanes": ["huge/static:5"]}, "no draft huge"),
         ({"lanes": ["disco"]}, "fit"),
-        ({"prompt": "   "}, "empty"),
         ({"lanes": ["oracle"], "rule": "sampling", "temperature": 1.0}, "not defined"),
         ({"prompt": "a" * 5000}, "shorten"),
     ],

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from decoding.analysis.whatif import simulate_lane
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import SHARPNESS, Sampling
 from decoding.loop.sampling import Shaping
-from decoding.records.proposal import Proposal, children_of, depths_of, path_to
+from decoding.records.proposal import Proposal, path_to
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
@@ -62,20 +58,6 @@ def test_a_tree_holds_the_likeliest_paths():
     drafted = {tuple(it.drafted[node] for node in path_to(it.parents, last)) for last in range(6)}
     assert max(map(len, drafted)) <= 4, "the brute force covers all of them"
     assert drafted == best
-
-
-@settings(max_examples=60)
-@given(st.lists(st.integers(0, 10**6), max_size=12))
-def test_depths_paths_and_children_agree(numbers):
-    parents = [number % (index + 1) - 1 for index, number in enumerate(numbers)]
-    for node, depth in enumerate(depths_of(parents)):
-        path = path_to(parents, node)
-        assert len(path) == depth + 1 and path[-1] == node and parents[path[0]] == -1
-        assert all(parents[below] == above for above, below in pairwise(path))
-    children = children_of(parents)
-    assert all(node in children[parent] for node, parent in enumerate(parents))
-    assert sum(map(len, children)) == len(parents)
-    assert Proposal([1, 2, 3]).depths == [0, 1, 2]
 
 
 @pytest.mark.parametrize("q", [[0.7, 0.1, 0.1, 0.1], [0.25] * 4, [0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])

@@ -19,8 +19,10 @@ from .runs import HOSTILE, make_run
 
 FIRST = form_of(CompareRequest(""))
 PROMPTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), min_size=1, max_size=60)
+CHATS = st.sampled_from([(None, ""), (None, "Be kind."), (True, ""), (True, "Be kind."), (False, "")])
 REQUESTS = st.builds(
-    CompareRequest,
+    lambda asked, **settings: CompareRequest(chat=asked[0], system=asked[1], **settings),
+    asked=CHATS,
     prompt=PROMPTS.filter(str.strip),
     lanes=st.lists(st.sampled_from(["autoregressive", "static:5", "ngram/static:10"]), min_size=1, unique=True),
     max_new_tokens=st.integers(1, 4096),
@@ -35,7 +37,8 @@ REQUESTS = st.builds(
 
 
 @given(REQUESTS)
-def test_a_link_gives_the_request_back(request_):
+def test_the_form_and_a_link_give_the_request_back(request_):
+    assert request_of(form_of(request_)) == request_
     query = dict(parse_qsl(link_query(request_), keep_blank_values=True))
     restored, faults = read_form(query, FIRST, "link")
     assert faults == []
@@ -51,11 +54,8 @@ def test_a_shell_reads_the_command_as_it_was_meant(request_):
     read = words.stdout.decode().split("\0")[:-1]
     assert read[:4] == ["python", "-m", "decoding", "compare"]
     assert f"--prompt={request_.prompt}" in read and f"--lanes={','.join(request_.lanes)}" in read
-
-
-def test_settings_and_request_are_each_other_s_inverse():
-    request = CompareRequest(prompt="x", lanes=["static:3"], stop=["a", "b"], seed=5)
-    assert request_of(form_of(request)) == request
+    assert {"--chat", "--no-chat"} & {*read} == {None: set(), True: {"--chat"}, False: {"--no-chat"}}[request_.chat]
+    assert [word for word in read if word.startswith("--system=")] == ["--system=Be kind."] * bool(request_.system)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -27,16 +27,6 @@ def test_two_processes_may_add_to_one_file(tmp_path):
     assert second.records == [{"n": 1}, {"n": 3}]
 
 
-def test_a_line_cut_short_is_dropped_and_the_file_goes_on(tmp_path):
-    path = tmp_path / "lines.jsonl"
-    Lines(path, KEY).add({"n": 1})
-    with path.open("a") as file:
-        file.write('{"n": 2, "te')
-    again = Lines(path, KEY)
-    again.add({"n": 3})
-    assert written(path) == [KEY, {"n": 1}, {"n": 3}]
-
-
 def test_another_key_is_refused_or_begins_again(tmp_path):
     path = tmp_path / "lines.jsonl"
     Lines(path, KEY).add({"n": 1})
