@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..files import safe_name
 from ..records.trace import Costs
@@ -40,6 +39,9 @@ from .table import (
     to_markdown,
 )
 from .trees import trees_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WORK = Path("build") / "evaluation"  # what evaluations collect
 
@@ -334,19 +336,22 @@ def advice_markdown(advice: Recommendation) -> str:
     )
 
 
-def to_csv(results: Iterable[EvaluationResult]) -> str:
-    """The long table of ``results``, with the papers' figures for their data sets (as pairs of the papers' names)."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["pair", "draft", "policy", "suite", "split", "metric", "value", "low", "high", "n"])
+def long_table(results: Iterable[EvaluationResult]) -> pd.DataFrame:
+    """All figures of ``results``, and the papers' for their data sets (as pairs of the papers' names)."""
+    import pandas as pd
+
+    parts = []
     for result in results:
-        setting = result.setting
-        ours = ((setting.pair, setting.split, figure) for figure in result.figures)
-        theirs = ((source, "", figure) for source, figure in published_figures(result))
-        for pair, split, one in (*ours, *theirs):
-            names = pair, one.draft, one.policy, one.suite, split, one.metric
-            table.writerow([*names, float(one.value), one.low, one.high, one.n])
-    return text.getvalue()
+        theirs = pd.DataFrame(
+            [{"pair": source, **figure._asdict()} for source, figure in published_figures(result)],
+            columns=result.frame.columns,
+        ).astype({"n": "Int64"})
+        parts += [result.frame, theirs] if len(theirs) else [result.frame]
+    return pd.concat(parts, ignore_index=True)
+
+
+def to_csv(results: Iterable[EvaluationResult]) -> str:
+    return long_table(results).to_csv(index=False, lineterminator="\n")
 
 
 def write_report(result: EvaluationResult, folder: Path) -> list[Path]:
