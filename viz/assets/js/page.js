@@ -3,7 +3,7 @@
  * Gradio renders only static templates; texts of models and users are set with textContent.
  */
 
-import { RUN_FILE, ask, copied, opener, runId, save, unpackRun } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, opener, orSay, runId, save, unpackRun } from "../../core/js/files.js";
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
 import { mount } from "../../player/js/main.js";
 import { asksForAnother, packedRun, takeOver } from "./early.js";
@@ -205,7 +205,7 @@ class TakeAlong {
   constructor(node, race) {
     this.race = race;
     this.note = aria(el("span", "sp-note"), { role: "status" });
-    const keep = (kind) => () => this.fetch(kind, (file) => { this.shelf.replaceChildren(); this.note.textContent = save(file); });
+    const keep = (kind) => () => this.fetch(kind, (file) => { this.shelf.replaceChildren(); this.say(save(file)); });
     const copy = (kind) => () => this.fetch(kind, (file) => this.copy(file));
     this.buttons = [
       button("Run file (JSON)", keep("json")), button("Table (CSV)", keep("csv")), button("Page (HTML)", keep("html")),
@@ -226,16 +226,12 @@ class TakeAlong {
     for (const one of this.buttons) one.disabled = run == null;
   }
 
-  refuse() {
-    this.note.textContent = "A run that was stopped or failed cannot be saved.";
-  }
+  refuse() { this.say("A run that was stopped or failed cannot be saved."); }
 
-  async fetch(kind, use) {
-    try {
-      use(await ask(this.race.server.take({ run: this.run, kind, t: this.race.t })));
-    } catch (error) {
-      this.note.textContent = error.message;
-    }
+  say(text) { this.note.textContent = text; }
+
+  fetch(kind, use) {
+    return orSay((text) => this.say(text), async () => use(await ask(this.race.server.take({ run: this.run, kind, t: this.race.t }))));
   }
 
   /** Copies to the clipboard; the text is also shown, since the browser may refuse. */
@@ -250,17 +246,15 @@ class TakeAlong {
     const done = await copied(full);
     if (!done) field.select();
     const kept = until ? ` This server keeps the run until ${until}.` : text.startsWith("#") ? " It carries the whole run." : "";
-    this.note.textContent = (done ? `The ${name} is in your clipboard.` : `Copy the ${name} from here:`) + kept;
+    this.say((done ? `The ${name} is in your clipboard.` : `Copy the ${name} from here:`) + kept);
   }
 
-  async read(name, read) {
-    this.note.textContent = `Reading ${name}…`;
-    try {
+  read(name, read) {
+    this.say(`Reading ${name}…`);
+    return orSay((text) => this.say(text), async () => {
       await this.race.openText(await read());
-      this.note.textContent = `${name} is on screen.`;
-    } catch (error) {
-      this.note.textContent = error.message;
-    }
+      this.say(`${name} is on screen.`);
+    });
   }
 }
 

@@ -1,5 +1,5 @@
 /* Evaluation and Drafts tabs: sentences, tables, figures and code from plain data, filled in by textContent. */
-import { ask, copied, save } from "../../core/js/files.js";
+import { ask, copied, orSay, save } from "../../core/js/files.js";
 import { aria, button, el, table } from "../../core/js/dom.js";
 import { explainTerms, termed } from "../../player/js/glossary.js";
 import { Drawing, load, onTheme } from "./plots.js";
@@ -63,11 +63,8 @@ class Report {
 
   /** Shows this visitor's last measurement if the server still has it, else the shipped results. */
   async open(ended = false) { // ended: by a reload
-    try {
-      this.show((await ask(this.server.shipped({ id: localStorage.getItem(this.memory) }))).report);
-    } catch (error) {
-      this.status.say(error.message);
-    }
+    const shipped = await orSay((text) => this.status.say(text), () => ask(this.server.shipped({ id: localStorage.getItem(this.memory) })));
+    if (shipped) this.show(shipped.report);
     if (ended && !this.started) this.offerAgain();
   }
 
@@ -115,13 +112,8 @@ class Report {
     const note = aria(el("span", "sp-note"), { role: "status" });
     const kinds = [["html", "Page (HTML)"], ["csv", "Tables (CSV)"], ["json", "Result (JSON)"]];
     if (papers) kinds.push(["papers", "Papers' data sets (JSON)"]);
-    const take = async (kind) => {
-      try {
-        note.textContent = save(await ask(this.server.take({ kind, id: this.id })));
-      } catch (error) {
-        note.textContent = error.message;
-      }
-    };
+    const say = (text) => { note.textContent = text; };
+    const take = (kind) => orSay(say, async () => say(save(await ask(this.server.take({ kind, id: this.id })))));
     const back = this.id ? button("Back to the shipped results", () => this.forget()) : null;
     return el("div", "sp-take", el("span", "sp-label", "Save"), ...kinds.map(([kind, text]) => button(text, () => take(kind))), back, note);
   }
@@ -145,12 +137,10 @@ class Report {
   async drawAll() {
     const seen = this.drawings.filter((one) => !one.node.closest("details:not([open])"));
     if (!seen.length) return;
-    try {
+    await orSay((text) => this.status.say(text, "fault"), async () => {
       const library = await load();
       for (const one of seen) await one.draw(library);
-    } catch (error) {
-      this.status.say(error.message, "fault");
-    }
+    });
   }
 }
 

@@ -14,6 +14,16 @@ export async function ask(promise) {
   return answer;
 }
 
+/** What `act` gives; null if it is refused or fails, and say(sentence) hears why. */
+export async function orSay(say, act) {
+  try {
+    return await act();
+  } catch (error) {
+    say(error.message);
+    return null;
+  }
+}
+
 /** Saves a file to the visitor's downloads; returns a sentence that says so. */
 export function save({ name, mime, text }) {
   const link = el("a");

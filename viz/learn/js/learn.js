@@ -7,7 +7,7 @@
  */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
-import { RUN_FILE, ask, copied, opener, runId, unpackRun } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, opener, orSay, runId, unpackRun } from "../../core/js/files.js";
 import { RunModel } from "../../core/js/run.js";
 import { factsOf, ruleOf } from "./facts.js";
 import { Lessons } from "./lessons.js";
@@ -86,14 +86,9 @@ export class Learn {
   }
 
   /** Run something that may fail, and show the error's sentence if it does. */
-  async attempt(act) {
+  attempt(act) {
     this.say("");
-    try {
-      return await act();
-    } catch (error) {
-      this.say(error.message, true);
-      return null;
-    }
+    return orSay((text) => this.say(text, true), act);
   }
 
   /** Shows the run of that id. `timings`: how many it has by now; with fewer it was read before its end, and is read again. */
