@@ -101,7 +101,7 @@ LONG = (  # begin first: the last files of the order must be short ones
     "test_page_app.py",
     "test_recorder.py",
     "test_server_faults.py",
-    "test_settings.py",
+    "test_extending.py",
     "test_training_align.py",
 )
 

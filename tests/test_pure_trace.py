@@ -1,4 +1,6 @@
-"""Run files: they are read back equal, and hostile ones are refused with a sentence."""
+"""Run files: they are read back equal, and hostile ones are refused. JSON Lines, from which work resumes."""
+
+from __future__ import annotations
 
 import json
 import math
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
+from decoding.records.json_lines import Lines
 from decoding.records.request import CompareRequest, check_request
 from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_json, save_run, to_plain
 from decoding.records.trace import TokenText
@@ -234,3 +237,33 @@ def test_a_name_does_not_turn_the_program_s_sentences_around(place):
         holder[last] = "small\u202eegral"
     with pytest.raises(UserError, match=r"U\+202E"):
         run_from_json(json.dumps(data))
+
+
+# -- JSON Lines
+
+KEY = {"target": "a", "of": 1}
+
+
+def written(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_two_processes_may_add_to_one_file(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    first = Lines(path, KEY)
+    first.add({"n": 1})
+    second = Lines(path, KEY)
+    first.add({"n": 2})
+    second.add({"n": 3})
+    assert [record["n"] for record in written(path)[1:]] == [1, 2, 3]
+    assert second.records == [{"n": 1}, {"n": 3}]
+
+
+def test_another_key_is_refused_or_begins_again(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    Lines(path, KEY).add({"n": 1})
+    with pytest.raises(UserError, match="other work .different of."):
+        Lines(path, KEY | {"of": 2})
+    assert written(path) == [KEY, {"n": 1}]
+    assert Lines(path, KEY | {"of": 2}, stale="restart").records == []
+    assert written(path) == [KEY | {"of": 2}]

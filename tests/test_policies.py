@@ -1,0 +1,279 @@
+"""The lookahead policies in isolation, and the features that they read."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.lookahead.adaedl import FIRST, GAMMA, STEP, AdaEdl
+from decoding.lookahead.bandit import ARMS, FIRST_SL, Bandit
+from decoding.lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from decoding.lookahead.confidence import Confidence
+from decoding.lookahead.entropy import Entropy
+from decoding.lookahead.heuristic import Heuristic
+from decoding.lookahead.oracle import BestOracle, Oracle
+from decoding.lookahead.throughput import PRIOR, START, WINDOW, Throughput
+from decoding.loop.features import FeatureReader
+from decoding.loop.sampling import softmax
+from decoding.records.trace import Costs
+
+COSTS = Costs(target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(21)], draft_step={"small": 0.1}, overhead=0.02)
+
+
+def started(policy: LookaheadPolicy, costs: Costs = COSTS, holds=None) -> LookaheadPolicy:
+    policy.reset(LaneContext("small", costs, 100, holds))
+    return policy
+
+
+def plans(policy: LookaheadPolicy, outcomes: Sequence[tuple[int, int]], costs: Costs = COSTS) -> list[int]:
+    """What ``policy`` plans at first and after each (drafted, accepted)."""
+    planned = [started(policy, costs).planned(0)]
+    for outcome in outcomes:
+        policy.observe(*outcome)
+        planned.append(policy.planned(0))
+    return planned
+
+
+def test_the_heuristic_starts_at_5_and_goes_up_by_2_or_down_by_1():
+    policy = Heuristic()
+    assert plans(policy, [(5, 5), (7, 7), (9, 3), (8, 0), (7, 7)]) == [5, 7, 9, 8, 7, 9]
+    assert started(policy).planned(0) == 5
+
+
+def test_confidence_goes_on_while_the_last_token_was_sure():
+    policy, state = Confidence(0.4), DraftState()
+    assert policy.should_draft(state) and policy.score is None
+    state.p.append(0.4)
+    assert policy.should_draft(state) and (policy.score, policy.threshold) == (0.4, 0.4)
+    state.p.append(0.39)
+    assert not policy.should_draft(state)
+
+
+def test_entropy_stops_above_its_threshold():
+    policy, state = Entropy(), DraftState()
+    assert policy.should_draft(state) and policy.stops_above
+    state.entropy.append(0.5)  # sqrt(0.15 * 0.5) = 0.27
+    assert policy.should_draft(state)
+    state.entropy.append(0.7)  # 0.32
+    assert not policy.should_draft(state)
+    assert policy.score == pytest.approx(sqrt(0.15 * 0.7)) and policy.threshold == 0.3
+
+
+def test_the_oracle_drafts_what_holds_and_its_cap_is_its_own():
+    policy = started(Oracle(), holds=[3, 2, 1, 0, 40].__getitem__)
+    assert [policy.planned(at) for at in range(5)] == [3, 2, 1, 0, 40] and policy.cap is None
+    assert Oracle(20).cap == 20
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=9), st.floats(0.01, 1.5))
+def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
+    holds = [len(list(itertools.takewhile(bool, match[at:]))) for at in range(len(match))]
+    costs = Costs(target_s=1.0, verify_curve=COSTS.verify_curve, draft_step={"small": c}, overhead=0.02)
+    policy = BestOracle()
+    policy.reset(LaneContext("small", costs, len(match), lambda at: holds[at], len(match)))
+
+    def price(start, choose):
+        if start >= len(match):
+            return 0.0
+        return min(
+            costs.iteration(n, "small") + price(start + n + 1, choose)
+            for n in choose(start, min(holds[start], len(match) - start - 1))
+        )
+
+    floor = price(0, lambda start, most: range(most + 1))
+    assert price(0, lambda start, most: [policy.planned(start)]) == pytest.approx(floor)
+
+
+# -- features of a draft step
+
+ALL = frozenset({"p", "entropy", "top10"})
+
+
+@given(st.integers(0, 10_000), st.integers(10, 300), st.floats(0.01, 60.0), st.booleans())
+def test_features_are_those_of_the_softmax(seed, vocab, scale, masked):
+    rng = np.random.default_rng(seed)
+    row = (rng.normal(size=vocab) * scale).astype(np.float32)
+    if masked:
+        row[rng.permutation(vocab)[: vocab // 2]] = -np.inf
+    token = int(row.argmax()) if not masked else int(rng.choice(np.flatnonzero(np.isfinite(row))))
+    p, entropy, top10 = FeatureReader(vocab, masked).read(row, token, ALL)
+    probabilities = softmax(row)
+    positive = probabilities[probabilities > 0]
+    assert p == pytest.approx(probabilities[token], rel=1e-4, abs=1e-30)
+    assert entropy == pytest.approx(float(-(positive * np.log(positive)).sum()), abs=1e-3)
+    np.testing.assert_allclose(top10, np.sort(probabilities)[::-1][:10], rtol=1e-4, atol=1e-7)
+    assert top10.dtype == np.float32
+
+
+def test_a_small_vocabulary_pads_the_top_ten():
+    _, _, top10 = FeatureReader(3).read(np.zeros(3, dtype=np.float32), 0, ALL)
+    np.testing.assert_allclose(top10, [1 / 3] * 3 + [0] * 7, rtol=1e-6)
+
+
+def test_only_what_is_asked_for():
+    row = np.arange(20, dtype=np.float32)
+    assert FeatureReader(20).read(row, 19, frozenset({"p"}))[1:] == (0.0, None)
+
+
+def test_the_margin_is_the_lead_over_the_strongest_rival():
+    row = np.array([1.0, 4.0, -np.inf, 2.5], dtype=np.float32)
+    before = row.copy()
+    assert FeatureReader.margin(row, 1) == 1.5 and FeatureReader.margin(row, 0) == -3.0
+    np.testing.assert_array_equal(row, before)
+    assert FeatureReader.margin(np.array([2.0, -np.inf], dtype=np.float32), 0) == np.inf
+
+
+# -- AdaEDL: the entropy bound against a threshold that follows the acceptance rate
+
+
+def threshold(made: AdaEdl) -> float:
+    made.should_draft(DraftState(tokens=[1], entropy=[0.0]))
+    return made.threshold
+
+
+def test_it_stops_below_the_bound():
+    made, state = started(AdaEdl(0.9)), DraftState()
+    assert made.should_draft(state) and made.score is None
+    edge = (1.0 - FIRST) ** 2 / GAMMA  # nats at which the bound is the threshold
+    for entropy, goes_on in [(0.0, True), (edge - 0.01, True), (edge + 0.01, False)]:
+        state.entropy.append(entropy)
+        assert made.should_draft(state) is goes_on
+        assert made.score == pytest.approx(1.0 - sqrt(GAMMA * entropy)) and made.threshold == FIRST
+
+
+def test_too_little_accepted_raises_the_threshold_and_enough_lowers_it():
+    made = started(AdaEdl(0.5))
+    made.observe(4, 0)  # A = 0.25
+    assert threshold(made) == pytest.approx(FIRST + STEP)
+    made.observe(4, 4)  # A = 0.625
+    assert threshold(made) == pytest.approx(FIRST)
+
+
+def test_where_the_cap_ended_the_drafting_the_threshold_stays():
+    made = started(AdaEdl(0.9))
+    made.observe(SL_CAP, SL_CAP)
+    assert threshold(made) == FIRST
+
+
+def test_the_wanted_rate_is_what_the_loop_settles_at():
+    """A draft whose guesses hold with the bound's probability: a higher target rate drafts less."""
+
+    def settled(wanted: float) -> float:
+        made = started(AdaEdl(wanted))
+        for step in range(400):
+            level = threshold(made)
+            made.observe(10, round(10 * min(1.0, 0.4 + 0.6 * level)) - (step % 2))
+        return threshold(made)
+
+    assert settled(0.6) < settled(0.8) < settled(0.95)
+
+
+# -- the bandit: exponential weights over all SLs, updated with the loss that each would have had
+
+
+def test_it_starts_as_a_static_lane_does():
+    assert plans(Bandit(), []) == [FIRST_SL]
+
+
+def test_the_loss_of_every_sl_by_hand():
+    """6 drafted, 2 held: SL 1 would have given 2 tokens, SL 2 and every longer one 3."""
+    made = started(Bandit())
+    made.observe(6, 2)
+    made.planned(0)
+    lam = (COSTS.iteration(0, None) + COSTS.iteration(6, "small")) / (1 + 3)
+    tokens = [2] + [3] * (SL_CAP - 1)
+    expected = [COSTS.iteration(k, "small") - lam * n for k, n in zip(range(1, SL_CAP + 1), tokens)]
+    assert np.allclose(made._losses, expected) and made._losses.argmin() == 1
+
+
+def test_where_all_held_longer_ones_are_expected_to_hold_as_often_as_before():
+    """5 drafted, all held: q is then 6/7, so SL 7 would have had 5 + q + q^2 accepted."""
+    made = started(Bandit())
+    made.observe(5, 5)
+    made.planned(0)
+    q, lam = 6 / 7, (COSTS.iteration(0, None) + COSTS.iteration(5, "small")) / (1 + 6)
+    expected = COSTS.iteration(7, "small") - lam * (1 + 5 + q + q**2)
+    assert made._losses[6] == pytest.approx(expected) and made._losses[4] > made._losses[6]
+
+
+def test_it_drafts_more_where_guesses_hold_and_fewer_where_they_fail():
+    short, long = plans(Bandit(), [(5, 0)] * 6)[-1], plans(Bandit(), [(5, 5), (8, 8), (12, 12), (14, 14)])[-1]
+    assert short < FIRST_SL < long
+
+
+def test_it_finds_the_best_static_sl_of_random_text():
+    """Each guess holds with probability 0.8: in the long run the time per token is the best static SL's, within 5%."""
+    rng = random.Random(3)
+    made, spent, tokens, stays = started(Bandit()), 0.0, 0, []
+    for _ in range(1500):
+        hold = 0
+        while rng.random() < 0.8:
+            hold += 1
+        n = made.planned(0)
+        made.observe(n, min(n, hold))
+        spent, tokens = spent + COSTS.iteration(n, "small"), tokens + 1 + min(n, hold)
+        stays.append(n)
+    rates = [COSTS.iteration(int(k), "small") / sum(0.8**i for i in range(k + 1)) for k in ARMS]
+    assert spent / tokens < 1.05 * min(rates)
+    assert abs(np.mean(stays[-200:]) - (np.argmin(rates) + 1)) <= 2
+
+
+# -- throughput: history of acceptance by place, and measured costs
+
+FLAT = [1.0] * (SL_CAP + 1)
+COSTLY = [1.0 + 0.5 * n for n in range(SL_CAP + 1)]
+
+
+def after(outcomes, c: float = 0.1, v: list[float] = FLAT) -> int:
+    return plans(Throughput(), outcomes, Costs(0.005, v, {"small": c}, 0.0))[-1]
+
+
+def test_before_anything_was_seen_it_takes_the_best_sl_for_the_share_that_it_starts_from():
+    cost = [n * 0.1 + 1.0 for n in range(SL_CAP + 1)]
+    best = max(range(1, SL_CAP + 1), key=lambda n: sum(START**k for k in range(n + 1)) / cost[n])
+    assert after([]) == best
+
+
+def test_the_formula_by_hand():
+    """One guess held and the next did not, ten times: p_1 near 1, p_2 near 0."""
+    share = (10 + PRIOR * START) / (20 + PRIOR)
+    rates = [(10 + PRIOR * share) / (10 + PRIOR), PRIOR * share / (10 + PRIOR), *[share] * (SL_CAP - 2)]
+    throughput, held, expected = [], 1.0, 1.0
+    for n, rate in enumerate(rates, start=1):
+        held *= rate
+        expected += held
+        throughput.append(expected / (1.0 + 0.1 * n))
+    assert after([(5, 1)] * 10) == throughput.index(max(throughput)) + 1 == 1
+
+
+def test_guesses_that_hold_make_it_longer_and_costly_checks_shorter():
+    held, failed = [(6, 6)] * 8, [(6, 0)] * 8
+    assert after(failed) == 1 < after([]) < after(held)
+    assert after(held, v=COSTLY) < after(held)
+    assert after(held, c=0.6) < after(held)
+
+
+def test_what_lies_behind_the_window_is_forgotten():
+    assert after([(6, 0)] * 50 + [(6, 6)] * WINDOW) == after([(6, 6)] * WINDOW)
+
+
+def test_a_lane_starts_without_memory():
+    made = Throughput()
+    assert plans(made, [(8, 0)] * 20)[-1] < plans(made, [])[-1] == plans(Throughput(), [])[-1]
+
+
+@pytest.mark.parametrize("accepted", [0, 3, 6])
+def test_stepwise_and_planned_are_one(accepted):
+    made = started(Throughput())
+    made.observe(6, accepted)
+    state = DraftState()
+    while made.should_draft(state):
+        state.tokens.append(1)
+    assert state.n_drafted == made.planned(0)
