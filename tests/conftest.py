@@ -14,6 +14,7 @@ settings.register_profile("speculoscope", deadline=None)  # a busy machine is no
 settings.load_profile("speculoscope")
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models gain nothing from more, and three processes share the cores
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -41,6 +42,19 @@ def few_measurements():
     with pytest.MonkeyPatch.context() as patch:
         measure_little(patch.setattr)
         yield
+
+
+@pytest.fixture(scope="module")
+def all_cores():
+    """Passes take all cores, or the number that a trial finds, as for a user: for tests of rows, formats and CPUs."""
+    import torch
+
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS")
+        torch.set_num_threads(os.cpu_count() or 1)
+        yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from decoding.engines import choosing, instructions, pair, threads
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 
 def test_this_process_uses_no_more_than_its_class_has():
     usable = {"avx2": "AVX2", "avx512": "AVX512", "plain": "DEFAULT"}

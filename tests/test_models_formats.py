@@ -22,6 +22,8 @@ from decoding.errors import UserError
 from decoding.records.request import CHOICES, FORMATS, CompareRequest, check_request
 from tests.lean_models import CONFIGS, ids, lean, random_model
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 FILE = """
 import torch
 from decoding.engines.formats.float32 import Float32

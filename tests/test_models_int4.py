@@ -36,6 +36,8 @@ from viz.settings import command_line
 
 from .test_models_invariance import WIDE
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory):

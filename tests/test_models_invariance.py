@@ -11,6 +11,8 @@ from decoding.engines.lean import LeanModel
 from decoding.engines.linears import HalfLinear, PackedLinear, UnfusedLinear, half_head
 from tests.lean_models import ids, lean, lean_config, random_model
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 # Many inputs to a layer's last product: oneDNN then sums a single row in another order.
 WIDE = lean_config(intermediate_size=2048, num_hidden_layers=4)
 FORMS = ["float32", "bfloat16", "float16"]

@@ -24,6 +24,8 @@ from decoding.errors import UserError
 from decoding.loop.features import all_rows
 from tests.lean_models import CONFIGS, general, ids, lean, lean_config, random_model
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 
 def greedy(model: CachedModel, prompt: list[int], n: int) -> list[int]:
     out, logits = [], model.prefill(prompt)

@@ -16,6 +16,8 @@ from decoding.records.proposal import path_to
 from tests.fake_cuda import fake_cuda
 from tests.lean_models import CONFIGS, general, ids, lean, lean_config, random_model
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 
 def fixed(hf_model) -> CudaModel:
     return CudaModel(hf_model, describe_model(hf_model, "test", "test", "none"), "float32", "cpu")
