@@ -118,7 +118,8 @@ def test_a_bar_of_the_sl_strip_leads_to_its_iteration(page, run):
     assert clock(page) == pytest.approx(page.evaluate("player.lanes[1].iterations[3].end"))
     assert page.evaluate("player.marked.length") == len(LANES) and page.evaluate("player.selected") == 1
     in_sight = page.evaluate("""() => {
-      const token = player.marked[1].getBoundingClientRect(), text = player.views[1].text.scroller.getBoundingClientRect();
+      const box = (node) => node.getBoundingClientRect();
+      const token = box(player.marked[1]), text = box(player.views[1].text.scroller);
       return token.top >= text.top - 1 && token.bottom <= text.bottom + 1 && text.bottom <= innerHeight + 1; }""")
     assert in_sight
     page.mouse.move(2, 2)
@@ -269,7 +270,9 @@ def test_the_simulated_lane_shows_its_text_too(page, run):
     page.locator(".sd-chip-sim").click()
     column = page.locator(".sd-col-sim")
     assert column.locator("h2").inner_text() == "Static 2, simulated"
-    kept = page.evaluate("player.views.at(-1).lane.tokens.filter(t => !'rd'.includes(t.fate)).map(t => t.text).join('')")
+    kept = page.evaluate(
+        "player.views.at(-1).lane.tokens.filter(t => !'rd'.includes(t.fate)).map(t => t.text).join('')"
+    )
     assert kept == whole_text(run.lanes[0].output, run.vocab)
     assert column.locator(".sd-r").count() == sum(a < n for _, n, a in simulate_lane(run, "static:2").iterations)
     page.get_by_label("SL of a simulated static lane").fill("4")
