@@ -42,7 +42,7 @@ DRAFTS = ("feature", "heads")
 ENGINES = ("lean", "transformers", "cuda")
 LENGTH, LARGEST_TREE = 32, 16
 READING = ["specdecpp:0.97", "tree:5"]  # the states of guesses, and their own tokens
-WATCHING = ["static:1", "static:6", "confidence:0.4", "disco:0.4", "costaware", "oracle", "oracle:best", "costtree"]
+WATCHING = ["static:1", "static:6", "confidence:0.4", "disco:0.6", "costaware", "oracle", "oracle:best", "costtree"]
 
 
 @pytest.fixture(scope="module")
