@@ -123,7 +123,7 @@ def test_the_form_offers_the_best_fixed_sl_of_this_machine(known, monkeypatch):
 
 def test_chains_that_cannot_be_used_choose_nothing_and_break_nothing(known):
     known.keep(["small"], 100, measured())
-    (known.pair.draft_folders["small"] / FOLDER / "validation.safetensors").write_bytes(b"broken")
+    (known.pair.draft_folders["small"] / FOLDER / "validation.json.xz").write_bytes(b"broken")
     set_policies(known, lambda: False)
     assert known.chosen("small") is None and not known.is_unset("small")
 

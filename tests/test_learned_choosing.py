@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import lzma
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from decoding.analysis.tuning import Bench, Chosen, choose
-from decoding.analysis.validation import FILE, FOLLOWED, read_validation, write_validation
+from decoding.analysis.validation import FILE, FOLLOWED, MAX_BYTES, SCHEMA, read_validation, write_validation
 from decoding.analysis.whatif import Replay, simulate_lane
 from decoding.backends.recorded import RECORDINGS
 from decoding.errors import UserError
@@ -109,13 +109,20 @@ def test_chains_that_cannot_be_used_are_named(folder):
     write_validation(folder, (TARGET, DRAFT), list(TUNED), make_recorded(2))
     with pytest.raises(UserError, match="of other models: fit again"):
         read_validation(folder, "toy", "x" * 16, DRAFT)
-    arrays = load_file(folder / FILE)
-    save_file(arrays, folder / FILE)
-    with pytest.raises(UserError, match="of another version"):
-        read_validation(folder, "toy")
-    (folder / FILE).write_bytes(b"no tensors")
-    with pytest.raises(UserError, match="are damaged"):
-        read_validation(folder, "toy")
+    whole = lzma.decompress((folder / FILE).read_bytes())
+    for content, words in (
+        (whole.replace(SCHEMA.encode(), b"speculoscope.validation/9"), "of another version"),
+        (whole[:-9], "are damaged"),
+        (whole.replace(b'"p":[', b'"p":[0.5,', 1), "lists have different lengths"),
+        (b" " * (MAX_BYTES + 1), "are too large"),
+    ):
+        (folder / FILE).write_bytes(lzma.compress(content, preset=0))
+        with pytest.raises(UserError, match=words):
+            read_validation(folder, "toy")
+    for content in (b"nothing compressed", lzma.compress(whole)[:-9]):
+        (folder / FILE).write_bytes(content)
+        with pytest.raises(UserError, match="are damaged"):
+            read_validation(folder, "toy")
 
 
 def test_cheap_checks_choose_longer_iterations_and_dear_ones_shorter():

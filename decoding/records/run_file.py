@@ -15,7 +15,7 @@ from ..files import write_whole
 from .events import Event
 from .proposal import parents_in
 from .request import check_request
-from .trace import SCHEMA, Costs, Guesses, Iteration, Run, Trace, keeps_direction
+from .trace import SCHEMA, Chain, Costs, Guesses, Iteration, Run, Trace, keeps_direction
 
 MAX_FILE_BYTES = 16 * 2**20
 
@@ -104,15 +104,21 @@ def check_consistent(run: Run) -> None:
     for name, chain in run.chains.items():
         if name != chain.draft or name not in run.costs.draft_step:
             raise UserError(f"Chain {name}: the costs lack its draft {chain.draft}.")
-        _check_guesses(chain.along, len(chain.target), f"chain {name}")
-        for at, tail in chain.tails.items():
-            if at >= len(chain.target):
-                raise UserError(f"Chain {name}: a tail at {at} is outside the text.")
-            _check_guesses(tail, len(tail.choice), f"chain {name}, tail {at}")
-        if chain.starts and len(chain.starts) != len(chain.target):
-            raise UserError(f"Chain {name}: it holds guesses from {len(chain.starts)} places of {len(chain.target)}.")
-        for at, guesses in enumerate(chain.starts):
-            _check_guesses(guesses, len(guesses.choice), f"chain {name}, start {at}")
+        check_chain(chain)
+
+
+def check_chain(chain: Chain) -> None:
+    """Raises UserError with the first fault."""
+    name = chain.draft
+    _check_guesses(chain.along, len(chain.target), f"chain {name}")
+    for at, tail in chain.tails.items():
+        if at >= len(chain.target):
+            raise UserError(f"Chain {name}: a tail at {at} is outside the text.")
+        _check_guesses(tail, len(tail.choice), f"chain {name}, tail {at}")
+    if chain.starts and len(chain.starts) != len(chain.target):
+        raise UserError(f"Chain {name}: it holds guesses from {len(chain.starts)} places of {len(chain.target)}.")
+    for at, guesses in enumerate(chain.starts):
+        _check_guesses(guesses, len(guesses.choice), f"chain {name}, start {at}")
 
 
 def _check_trace(trace: Trace, costs: Costs) -> None:

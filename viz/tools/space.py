@@ -29,7 +29,7 @@ PARTS = (
 HARDWARE = ("cpu", "zerogpu", "gpu")
 TORCH = "torch>=2.8,<2.12"  # ZeroGPU knows 2.8.0, 2.9.1, 2.10.0 and 2.11.0
 CPU_WHEELS = "--extra-index-url https://download.pytorch.org/whl/cpu"  # without them: gigabytes of CUDA libraries
-BINARY = ("safetensors", "png")
+BINARY = ("safetensors", "xz", "png")
 
 
 def requirements(hardware: str, text: str) -> str:
