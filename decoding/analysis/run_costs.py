@@ -56,8 +56,8 @@ def run_costs(run: Run) -> Costs:
 def _iterations(trace: Trace, units: list[float]) -> Iterator[tuple[int, float, float]]:
     """(SL, cost of drafting, cost of verifying) of the iterations that drafted a chain.
 
-    They are medians over the repeats. Those leave out what was slow in one repeat, and each repeat has something of
-    that kind in its time: so they are scaled to come to what the lane took.
+    They are medians over the repeats. Medians leave out what was slow in one repeat only, but every repeat's time
+    contains such moments: so they are scaled to add up to what the lane took.
     """
 
     def medians(part: str) -> list[float]:

@@ -13,7 +13,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def packs() -> bool:
-    """Whether oneDNN, which packs weights, is there."""
+    """Whether oneDNN, which packs weights, is available."""
     return imitated() != "plain" and torch.backends.mkldnn.is_available()
 
 
@@ -23,7 +23,7 @@ def packs_bfloat16() -> bool:
 
 
 def has_fbgemm() -> bool:
-    """Whether FBGEMM, whose products take float16 or int8 weights, is there."""
+    """Whether FBGEMM, whose products take float16 or int8 weights, is available."""
     return imitated() != "plain" and torch.backends.quantized.engine in ("fbgemm", "x86")
 
 

@@ -95,7 +95,7 @@ def usual_threads(model: CachedModel, rows: Sequence[int]) -> int:
 
 
 def try_again(model: CachedModel) -> None:
-    """Sets ``model`` to the number of threads that a new trial finds; no effect if its number does not come from one.
+    """Sets ``model`` to the number of threads that a new trial finds; no effect if its number is not from a trial.
 
     A trial may be another process's, on the same machine: it says nothing where OMP_NUM_THREADS fixes the number.
     """

@@ -50,7 +50,7 @@ class Tokenizer:
         return self.encode_message(text, system)[0]
 
     def encode_message(self, text: str, system: str = "") -> tuple[list[int], int]:
-        """As :meth:`encode_chat`, with no token across a border of what is typed; and where ``text`` begins."""
+        """As :meth:`encode_chat`, but no token crosses a border of what is typed; also where ``text`` begins."""
         mark, system_mark = (f"[{secrets.token_hex(16)}]" for _ in range(2))
         contents = {mark: text, system_mark: system}
         whole = self.chat(mark, system_mark if system else "")

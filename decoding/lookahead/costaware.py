@@ -14,7 +14,7 @@ observations,
     draft on  <=>  S * lam > m(n)  <=>  S > m(n) / lam.
 
 The steps of v are the measured ones, made non-decreasing by isotonic regression: some passes cost the same for several
-numbers of tokens, and more from the next on. So m never decreases, while S decreases with every token but for small
+numbers of tokens, and more from the next on. So m never decreases, while S decreases with every token, apart from small
 changes of b: once the policy stops it would stop at later tokens too. In this "monotone case" one-step lookahead is
 optimal (Chow and Robbins, 1961), and here it is a good approximation. The first token is an exception: it pays
 ``first`` and the step from v(1) to v(2) for all that follow. Drafting at all pays if the policy's lam is below plain

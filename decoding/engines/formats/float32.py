@@ -1,4 +1,4 @@
-"""float32: holds every checkpoint's values, and runs everywhere. Packed by oneDNN where it is there."""
+"""float32: holds every checkpoint's values, and runs everywhere. Packed by oneDNN where that is available."""
 
 from __future__ import annotations
 
