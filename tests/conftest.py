@@ -36,7 +36,7 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def few_measurements():
-    """What passes cost does not matter to the tests, but those of it, and is measured for a moment."""
+    """What passes cost is measured only for a moment: it matters to no test but those of measuring it."""
     from tests.quick_jobs import measure_little
 
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +131,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Loading a pair collects garbage twice: half a second each time, if all that was imported were searched again."""
+    """Loading a pair collects garbage twice, half a second each time if all that was imported is searched: set it aside."""
     gc.collect()
     gc.freeze()
 
