@@ -131,7 +131,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Loading a pair collects garbage twice, half a second each time if all that was imported is searched: set it aside."""
+    """Loading a pair collects garbage twice: half a second each time, unless what was imported is set aside."""
     gc.collect()
     gc.freeze()
 
