@@ -133,8 +133,9 @@ export class Learn {
   /** The tab of the list of lessons also leads back to it out of a lesson; those of a run to the visitor's own. */
   async choose(place) {
     if (place === "lessons" && this.place === place) this.places.lessons.leave();
+    this.wanted = place;
     if (OF_A_RUN.includes(place) && this.mine) await this.openId(this.mine);
-    this.goTo({ place });
+    if (this.wanted === place) this.goTo({ place }); // else another one was chosen while the run was fetched
   }
 
   goTo({ place = this.place, ...where } = {}) {
