@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 
 from decoding.analysis.steadiness import how_timed
-from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import Comparison, compare
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import Cancelled, UserError
 from decoding.lookahead.base import SL_CAP
-from decoding.lookahead.lanes import Lane
 from decoding.loop.sampling import softmax
 from decoding.records.events import Event, Numbering, guarded
 from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
-from decoding.records.trace import Costs
 
 from .toy import ToyPair, finished_run
 
@@ -286,25 +283,6 @@ def test_the_replay_comes_with_the_first_repeat_and_is_refined(events, run):
 def test_a_run_made_to_be_kept_sends_no_replay_of_its_further_repeats():
     events = list(compare_pair(request(lanes=["static:2"], repeats=6), ToyPair()))
     assert [event.data["timings"] for event in events if event.kind == "replay"] == [1, 1]
-
-
-@pytest.mark.parametrize("changes", [{}, {"rule": "coupling", "temperature": 0.9, "seed": 3}])
-@pytest.mark.parametrize("draft", ["small", "weak", "ngram"])
-def test_one_pass_foresees_what_the_loop_will_guess(draft, changes):
-    prepared = prepare(request(lanes=[f"{draft}/oracle"], **changes), ToyPair())
-    plain = Lane("autoregressive", None, "autoregressive", None)
-    output = LaneRun(prepared, plain, Costs(0.0, [1.0], {}, 0.0)).run().output
-    foreseen, chain = foresee(prepared, draft, output), chain_of(prepared, draft, output)
-    assert foreseen.along.choice == chain.along.choice
-    assert [foreseen.holds(at) for at in range(len(output))] == [chain.holds(at) for at in range(len(output))]
-
-
-def test_what_lies_beyond_the_drafts_context_is_not_foreseen():
-    prepared = prepare(request(lanes=["oracle"]), ToyPair(draft_length=20))
-    output = [1] * 30
-    foreseen = foresee(prepared, "small", output)
-    assert None in foreseen.along.choice and len(foreseen.along.choice) == 30
-    assert foreseen.along.choice[:10] == chain_of(prepared, "small", output).along.choice[:10]
 
 
 def test_a_run_that_is_stopped_between_two_chains_has_the_texts_of_the_first_one_s_guesses():

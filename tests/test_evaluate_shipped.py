@@ -1,12 +1,28 @@
-"""The shipped evaluations belong to the shipped weights: after a change of the weights they must be repeated."""
+"""The shipped evaluations belong to the shipped weights: after a change of the weights they must be repeated.
 
+And how results are named, written and read.
+"""
+
+import json
 from pathlib import Path
 
-from decoding.evaluation.report import markdown
-from decoding.evaluation.results import SHIPPED, EvaluationResult, load_result, result_name, shipped_name
+import pytest
+
+from decoding.errors import UserError
+from decoding.evaluation.report import markdown, ship
+from decoding.evaluation.results import (
+    SHIPPED,
+    EvaluationResult,
+    load_result,
+    result_from_dict,
+    result_name,
+    save_result,
+    shipped_name,
+)
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
-from tests.evaluations import make_drafts
+from decoding.records.run_file import to_plain
+from tests.evaluations import make_drafts, make_evaluation
 
 STALE = "repeat it with python -m decoding evaluate --ship (and --drafts all)"
 
@@ -68,3 +84,40 @@ def test_a_table_of_drafts_is_stale_when_any_draft_changes(tmp_path):
     assert not is_stale(pair, result)
     (tmp_path / names[-1] / "model.safetensors").write_bytes(b"new")
     assert is_stale(pair, result)
+
+
+# -- their files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make, suites, name",
+    [
+        (make_evaluation, {"code": 2}, "synthetic"),
+        (make_drafts, {"code": 2}, "synthetic-drafts"),
+        (make_evaluation, {"humaneval": 2, "gsm8k": 1}, "synthetic-papers"),
+    ],
+)
+def test_shipped_results_are_named_after_their_pair_and_data_sets(tmp_path, make, suites, name):
+    result = make()
+    result.setting.prompts = suites
+    path, written = ship(result, tmp_path)
+    assert (path.name, written.name) == (f"{name}.json", f"{name}.md")
+    assert load_result(path) == result
+
+
+@pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/2"}', "NaN"])
+def test_damaged_results_are_refused_in_a_sentence(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="not an evaluation"):
+        load_result(path)
+
+
+def test_results_come_back_from_plain_data(tmp_path):
+    result = make_evaluation()
+    assert result_from_dict(json.loads(json.dumps(to_plain(result)))) == result
+    with pytest.raises(UserError):
+        result_from_dict({"figures": float("nan")})
+    with pytest.raises(UserError, match="Cannot write"):
+        (tmp_path / "file").write_text("")
+        save_result(result, tmp_path / "file" / "x.json")

@@ -1,7 +1,6 @@
-"""Evaluation figures from known chains: prediction quality, intervals, tables, advice, reports, result files."""
+"""Evaluation figures from known chains: prediction quality, intervals, tables, advice, reports."""
 
 import io
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -26,12 +25,11 @@ from decoding.evaluation.figures import (
     policy_figures,
 )
 from decoding.evaluation.options import options_from_dict
-from decoding.evaluation.report import markdown, ship, tables_of, to_csv, write_report
-from decoding.evaluation.results import ALL, EvaluationResult, load_result, result_from_dict, save_result
+from decoding.evaluation.report import markdown, tables_of, to_csv, write_report
+from decoding.evaluation.results import ALL, EvaluationResult, load_result
 from decoding.evaluation.samples import best_of, replay_lane, static_lanes
 from decoding.evaluation.table import Cell, to_markdown
 from decoding.lookahead.lanes import parse_lane
-from decoding.records.run_file import to_plain
 from tests.evaluations import changed, make_drafts, make_evaluation, make_samples, make_setting, sample
 from tests.runs import make_costs
 from viz.reports.html import whole_page
@@ -341,40 +339,6 @@ def test_the_drafts_report_ends_with_what_to_copy():
 def test_hostile_cells_stay_in_their_cells():
     table = replace(tables_of(make_evaluation())[0], columns=["a"], rows=[[Cell("x | y\n# z")]])
     assert "| x \\| y # z |" in to_markdown("t", [], [table])
-
-
-@pytest.mark.parametrize(
-    "make, suites, name",
-    [
-        (make_evaluation, {"code": 2}, "synthetic"),
-        (make_drafts, {"code": 2}, "synthetic-drafts"),
-        (make_evaluation, {"humaneval": 2, "gsm8k": 1}, "synthetic-papers"),
-    ],
-)
-def test_shipped_results_are_named_after_their_pair_and_data_sets(tmp_path, make, suites, name):
-    result = make()
-    result.setting.prompts = suites
-    path, written = ship(result, tmp_path)
-    assert (path.name, written.name) == (f"{name}.json", f"{name}.md")
-    assert load_result(path) == result
-
-
-@pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/2"}', "NaN"])
-def test_damaged_results_are_refused_in_a_sentence(tmp_path, text):
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match="not an evaluation"):
-        load_result(path)
-
-
-def test_results_come_back_from_plain_data(tmp_path):
-    result = make_evaluation()
-    assert result_from_dict(json.loads(json.dumps(to_plain(result)))) == result
-    with pytest.raises(UserError):
-        result_from_dict({"figures": float("nan")})
-    with pytest.raises(UserError, match="Cannot write"):
-        (tmp_path / "file").write_text("")
-        save_result(result, tmp_path / "file" / "x.json")
 
 
 # -- options -------------------------------------------------------------------------------------------
