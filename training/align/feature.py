@@ -74,7 +74,7 @@ class FeatureDraft(nn.Module):
         last = next(self.unroll(ids, states, 1))[valid].float()
         for name, found in (("", self.normed(states[valid])), ("own_", last)):
             getattr(self, f"{name}centre").copy_(found.mean(0))
-            getattr(self, f"{name}scale").copy_(1 / found.std(0).clamp_min(1e-3))
+            getattr(self, f"{name}scale").copy_(1 / found.std(0, correction=0).clamp_min(1e-3))
 
     def unroll(self, ids: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
         """Training-time test: the draft reads ``ids`` (texts, length) as in ``steps`` guesses of an iteration.
