@@ -6,6 +6,7 @@ import gc
 import json
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -44,6 +45,22 @@ def few_measurements():
         yield
 
 
+@pytest.fixture
+def own_costs(tmp_path, monkeypatch):
+    """A folder of the test's own for what is measured and chosen."""
+    monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
+    return tmp_path / "costs"
+
+
+@pytest.fixture
+def short_bench(monkeypatch):
+    """The benchmark takes a moment: for tests of what it does with its readings."""
+    from decoding.bench import against
+
+    monkeypatch.setattr(against, "_PROBE_BYTES", dict.fromkeys(against._PROBE_BYTES, 2**16))
+    monkeypatch.setattr(against, "ROUNDS", 2)
+
+
 @pytest.fixture(scope="module")
 def all_cores():
     """Passes take all cores, or the number that a trial finds, as for a user: for tests of rows, formats and CPUs."""
@@ -71,6 +88,15 @@ def lively_pair(tmp_path_factory) -> tuple[str, str]:
     from tests.tiny_pair import make_lively_pair
 
     return make_lively_pair(tmp_path_factory.mktemp("lively"))
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A "big" and a "small" model of the same tokens, for all tests that write nothing there."""
+    from tests.tiny_models import make_model
+
+    base = tmp_path_factory.mktemp("models")
+    return {"big": make_model(base / "big", hidden=64), "small": make_model(base / "small")}
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,11 @@ class FakeGraph:
                     tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
 
 
+# What is replaced in torch.cuda.
+STREAMS = ("Stream", "current_stream", "set_stream", "stream", "device", "Event")
+REPLACED = (*STREAMS, "graph_pool_handle", "CUDAGraph", "graph", "synchronize", "get_device_name", "is_initialized")
+
+
 class FakeCuda:
     """Stands in for ``torch.cuda``; ``graphs`` are the recorded graphs, ``current`` is the current stream."""
 
@@ -180,20 +185,7 @@ class FakeEvent:
 def fake_cuda(monkeypatch):
     """Replaces the streams, graphs and events of ``torch.cuda`` with a FakeCuda."""
     cuda = FakeCuda()
-    for name in (
-        "Stream",
-        "current_stream",
-        "set_stream",
-        "stream",
-        "device",
-        "graph_pool_handle",
-        "CUDAGraph",
-        "graph",
-        "synchronize",
-        "get_device_name",
-        "Event",
-        "is_initialized",
-    ):
+    for name in REPLACED:
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cuda.clear_workspaces, raising=False)
     yield cuda

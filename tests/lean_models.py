@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
+from decoding.engines.cuda import CudaModel
 from decoding.engines.lean import LeanModel
 from decoding.engines.loading import describe_model
 from decoding.engines.transformers_engine import TransformersModel
+from decoding.records.trace import ModelInfo
 from tests.tiny_models import tiny_config
 
 VOCAB = 128
@@ -46,12 +48,21 @@ def random_model(config) -> torch.nn.Module:
     return model
 
 
-def lean(hf_model, weights: str = "float32") -> LeanModel:
-    return LeanModel(hf_model, describe_model(hf_model, "test", "test", "none"), weights)
+def described(hf_model) -> ModelInfo:
+    return describe_model(hf_model, "test", "test", "none")
+
+
+def lean(hf_model, weights: str = "float32", **options) -> LeanModel:
+    return LeanModel(hf_model, described(hf_model), weights, **options)
+
+
+def fixed(hf_model, device: str = "cpu", **options) -> CudaModel:
+    """On the CUDA engine's buffers, on the CPU without graphs."""
+    return CudaModel(hf_model, described(hf_model), "float32", device, **options)
 
 
 def general(hf_model) -> TransformersModel:
-    return TransformersModel(hf_model, describe_model(hf_model, "test", "test", "none"))
+    return TransformersModel(hf_model, described(hf_model))
 
 
 def ids(n: int, seed: int = 1) -> list[int]:

@@ -15,11 +15,7 @@ from decoding.lookahead.specdecpp import HINGES, SpecDecHead
 
 FLAT_FROM = 3  # repetitions of this many tokens need no lead
 LEDGER = rows_to_json(
-    [
-        Row(0.2, 100, (0, 0, 2, 4, 6, 8)),
-        Row(0.5, 100, (0, 2, 10, 10, 10)),
-        Row(0.8, 100, (60, 15, 5)),
-    ]
+    [Row(0.2, 100, (0, 0, 2, 4, 6, 8)), Row(0.5, 100, (0, 2, 10, 10, 10)), Row(0.8, 100, (60, 15, 5))]
 )
 TUNED = {
     "disco": {"threshold": 0.5, "sl_max": 8, "sure_at": [[0.5, 0.6]]},

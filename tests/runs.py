@@ -141,14 +141,11 @@ def make_vocab(hostile: bool = False) -> dict[int, TokenText]:
     return dict(enumerate(texts))
 
 
-def make_costs(c: float = 0.11, target_s: float = 0.0085) -> Costs:
-    return Costs(
-        target_s=target_s,
-        verify_curve=[1.0 + 0.016 * n for n in range(21)],
-        draft_step={"shallow": c},
-        overhead=0.02,
-        decision={"disco": 0.01, "confidence": 0.001},
-    )
+def make_costs(c: float = 0.11, rise: float = 0.016, *, drafts=("shallow",), length: int = 21, **more) -> Costs:
+    """In shares of a plain pass: ``c`` for each step of a draft, ``rise`` for each further token of a check."""
+    fields = {"target_s": 0.0085, "overhead": 0.02, "decision": {"disco": 0.01, "confidence": 0.001}}
+    fields |= {"verify_curve": [1.0 + rise * n for n in range(length)], "draft_step": dict.fromkeys(drafts, c)}
+    return Costs(**fields | more)
 
 
 def make_chain(
@@ -265,13 +262,7 @@ def _iteration(replay, policy, start, n, accepted, random_, alternatives, rule) 
             p_target=0.7,
             target_top=_top(own, 0.7, random_, alternatives),
         )
-    return Iteration(
-        start=start,
-        drafted=drafted,
-        emitted=emitted,
-        stop="policy",
-        holds=replay.holds[start],
-    )
+    return Iteration(start=start, drafted=drafted, emitted=emitted, stop="policy", holds=replay.holds[start])
 
 
 def _top(first: int, p: float, random_: random.Random, n: int) -> list[tuple[int, float]]:

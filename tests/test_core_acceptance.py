@@ -19,11 +19,10 @@ from decoding.loop.acceptance import Coupling, Greedy, Sampling
 from decoding.loop.drafting import ModelDraft
 from decoding.loop.sampling import Shaping, gumbel_noise, gumbel_row, softmax
 from decoding.records.request import CompareRequest
-from decoding.records.trace import Costs
 
-from .toy import ToyPair, finished_run
+from .runs import make_costs
+from .toy import ToyPair, quick_run
 
-COSTS = Costs(0.005, [1.0] * 21, {"small": 0.1, "ngram": 0.0}, 0.0)
 VOCAB, LENGTH = 4, 3
 DRAWS = 1000  # show a wrong rule already
 
@@ -173,7 +172,7 @@ def p_value(lane: str, rule_class=Sampling, draft_class=None, head_ids=None, **r
     seen: Counter = Counter()
     for seed in range(DRAWS):
         prepared.rule = rule_class(VOCAB, shaping, seed)
-        run = LaneRun(prepared, parse_lane(lane), COSTS)
+        run = LaneRun(prepared, parse_lane(lane), make_costs(drafts=("small", "ngram")))
         if draft_class:
             run.source = draft_class("small", pair.draft(), prepared.rule)
         seen[tuple(run.run().output)] += 1
@@ -187,53 +186,31 @@ def p_value(lane: str, rule_class=Sampling, draft_class=None, head_ids=None, **r
     return chisquare(observed, np.array(wanted) * sum(observed) / sum(wanted)).pvalue
 
 
-@pytest.mark.parametrize("lane", ["static:2", "confidence:0.4", "ngram/static:2"])
-def test_speculative_sampling_emits_the_target_distribution(lane):
-    assert p_value(lane) > 0.001
-
-
-def test_so_it_does_with_top_k_and_top_p():
-    assert p_value("static:2", temperature=1.4, top_k=3, top_p=0.95) > 0.001
-
-
-def test_so_it_does_with_a_draft_whose_head_is_reduced():
-    assert p_value("confidence:0.4", head_ids=[0, 2, 3]) > 0.001
+@pytest.mark.parametrize(
+    "lane, options",
+    [
+        ("static:2", {}),
+        ("confidence:0.4", {}),
+        ("ngram/static:2", {}),
+        ("static:2", {"temperature": 1.4, "top_k": 3, "top_p": 0.95}),
+        ("confidence:0.4", {"head_ids": [0, 2, 3]}),
+    ],
+)
+def test_speculative_sampling_emits_the_target_distribution(lane, options):
+    assert p_value(lane, **options) > 0.001
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupling"])
 def test_a_reduced_head_changes_no_text_and_proposes_its_own_tokens_only(rule):
-    lanes = ["autoregressive", "static:4", "confidence:0.3", "entropy:1.0", "oracle"]
-    request = CompareRequest(
-        "abc", lanes=lanes, max_new_tokens=60, repeats=1, rule=rule, temperature=float(rule != "greedy")
-    )
-    pair = ToyPair(agree=0.9)
+    lanes, pair = ["autoregressive", "static:4", "confidence:0.3", "entropy:1.0", "oracle"], ToyPair(agree=0.9)
     pair.draft().head_ids = np.arange(1, 16, 2)
-    run = finished_run(request, pair)
-    assert len({tuple(token.id for token in trace_tokens(trace)) for trace in run.lanes}) == 1
+    run = quick_run(lanes, pair, max_new_tokens=60, rule=rule, temperature=float(rule != "greedy"))
+    assert all(trace.verdict.same for trace in run.lanes)
     drafted = [token.id for trace in run.lanes for it in trace.iterations for token in it.drafted]
     assert drafted and all(token % 2 for token in drafted)
     assert np.isfinite([token.entropy for it in run.lanes[1].iterations for token in it.drafted]).all()
 
 
-def trace_tokens(trace):
-    for it in trace.iterations:
-        yield from (token for token in it.drafted if token.fate == "accepted")
-        if it.emitted is not None:
-            yield it.emitted
-
-
-@pytest.mark.parametrize("mutant", [WrongResidual, WrongBonus, AlwaysAccepts])
-def test_the_chi_square_catches_a_wrong_rule(mutant):
-    assert p_value("static:2", mutant) < 1e-6
-
-
-def test_the_chi_square_catches_a_policy_that_drops_what_was_drafted():
-    assert p_value("static:2", draft_class=DropsUnlikely) < 1e-6
-
-
-def test_ngram_is_refused_where_probabilities_are_asked_for():
-    with pytest.raises(
-        UserError,
-        match="ngram has none: use one of these policies with it: static, heuristic, throughput, bandit, oracle",
-    ):
-        prepare(CompareRequest("abc", lanes=["ngram/confidence:0.4"]), ToyPair())
+@pytest.mark.parametrize("mutant", [WrongResidual, WrongBonus, AlwaysAccepts, DropsUnlikely])
+def test_the_chi_square_catches_a_wrong_rule_and_a_draft_that_drops_what_it_drafted(mutant):
+    assert p_value("static:2", **{"draft_class" if mutant is DropsUnlikely else "rule_class": mutant}) < 1e-6

@@ -8,19 +8,12 @@ from hypothesis import strategies as st
 
 from decoding.analysis.steadiness import contradictions
 from decoding.comparison import costs
-from decoding.comparison.costs import (
-    Timer,
-    contradiction,
-    fit_steps,
-    fit_verification,
-    measure_costs,
-    measure_decision,
-)
+from decoding.comparison.costs import Timer, fit_steps, fit_verification, measure_costs
 from decoding.comparison.prepare import prepare
 from decoding.records.request import CompareRequest
 
-from .runs import make_run
-from .toy import ToyPair
+from .runs import make_costs, make_run
+from .toy import ToyModel, ToyPair
 
 SHORTENED = ("BUDGET_S", "ROUNDS", "SPARSE", "LONG")
 WHOLE = {name: getattr(costs, name) for name in SHORTENED}  # as a user has it: other tests measure for a moment
@@ -39,8 +32,8 @@ def test_costs_that_grow_are_kept_and_joined_by_lines():
 
 
 def test_a_contradiction_is_the_deepest_fall():
-    assert contradiction({1: [1.0], 2: [2.0], 3: [2.1]}) == 0.0
-    assert contradiction({1: [1.0], 2: [2.0], 3: [1.8], 4: [1.5]}) == pytest.approx(0.25)
+    assert costs.contradiction({1: [1.0], 2: [2.0], 3: [2.1]}) == 0.0
+    assert costs.contradiction({1: [1.0], 2: [2.0], 3: [1.8], 4: [1.5]}) == pytest.approx(0.25)
 
 
 @given(st.floats(1e-5, 1e-2), st.floats(0.0, 1e-2))
@@ -65,59 +58,40 @@ def whole(monkeypatch):
         monkeypatch.setattr(costs, name, value)
 
 
-def log_passes(pair: ToyPair) -> list[str]:
-    """The models that make passes, in order."""
-    log: list[str] = []
-
-    def logged(name, extend):
-        def passing(ids, branches=None):
-            log.append(f"{name} {len(ids)}")
-            return extend(ids, branches)
-
-        return passing
-
-    for name, model in (("target", pair.target), ("small", pair.draft("small"))):
-        model.extend = logged(name, model.extend)
-    return log
-
-
 def test_a_check_is_timed_after_the_draft_steps_that_it_checks(monkeypatch):
     """CPU caches differ after draft steps and after a target pass: a target pass must be timed after each of them."""
     monkeypatch.setattr(costs, "BUDGET_S", 1e3)  # however busy the machine
     monkeypatch.setattr(costs, "ROUNDS", (1, 1))
-    pair = ToyPair(agree=0.9)
-    log = log_passes(pair)
-    measure_costs(pair, ["small"], [1, 2, 3])
+    passes: list[str] = []  # the model of each one
     lengths = set()
-    for at, entry in enumerate(log):
-        name, n = entry.split()
-        if name == "target":
-            before = log[max(0, at - int(n) + 1) : at]
-            assert all(one.startswith("small") for one in before) and len(before) == int(n) - 1
-            lengths.add(int(n))
+
+    def extend(model, ids, branches=None):
+        if model.name == "target":
+            assert passes[len(passes) - len(ids) + 1 :] == ["small"] * (len(ids) - 1)
+            lengths.add(len(ids))
+        passes.append(model.name)
+        return model._read(ids)
+
+    monkeypatch.setattr(ToyModel, "extend", extend)
+    measure_costs(ToyPair(agree=0.9), ["small"], [1, 2, 3])
     assert lengths == {*range(1, 22), 32, 48, 65}
 
 
-def test_costs_are_positive_and_cover_every_draft():
-    pair = ToyPair()
-    costs = measure_costs(pair, ["small", "ngram"], [1, 2, 3], context=50)
-    assert costs.target_s > 0 and costs.overhead > 0 and set(costs.draft_step) == {"small", "ngram"}
-    assert (
-        len(costs.verify_curve) == 65
-        and costs.verify_curve == sorted(costs.verify_curve)
-        and costs.verify_curve[0] == 1.0
+@pytest.mark.parametrize("drafts", [["small", "ngram"], ["ngram"], []])
+def test_costs_are_positive_and_cover_every_draft(drafts):
+    costs = measure_costs(ToyPair(), drafts, [1, 2, 3], context=50)
+    assert costs.target_s > 0 and costs.overhead > 0 and set(costs.draft_step) == set(drafts)
+    v = costs.verify_curve
+    assert len(v) == 65 and v == sorted(v) and v[0] == 1.0
+    assert set(costs.first_step) == set(drafts) and all(first >= 0 for first in costs.first_step.values())
+
+
+def test_a_decision_costs_what_the_policy_computes():
+    prepared = prepare(CompareRequest("abc", lanes=["oracle", "confidence:0.5"]), ToyPair())
+    oracle, confidence = (
+        costs.measure_decision(prepared, lane, make_costs(drafts=["small"])) for lane in prepared.lanes
     )
-    assert set(costs.first_step) == set(costs.draft_step) and all(first >= 0 for first in costs.first_step.values())
-    prepared = prepare(CompareRequest("abc", lanes=["oracle", "confidence:0.5"]), pair)
-    oracle, confidence = prepared.lanes
-    assert measure_decision(prepared, oracle, costs) == 0.0
-    assert measure_decision(prepared, confidence, costs) > 0
-
-
-@pytest.mark.parametrize("drafts", [[], ["ngram"]])
-def test_verification_is_timed_without_a_model_as_draft(drafts):
-    costs = measure_costs(ToyPair(), drafts, [1])
-    assert set(costs.draft_step) == set(drafts) and costs.overhead > 0 and len(costs.verify_curve) == 65
+    assert oracle == 0.0 < confidence
 
 
 def test_a_slow_target_is_measured_at_fewer_lengths(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,20 +11,19 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import make_draft, prepare
 from decoding.engines.cuda import CudaModel
 from decoding.engines.linears import DenseLinear
-from decoding.engines.pair import load_pair
+from decoding.engines.loading import load_hf_model
+from decoding.engines.pair import Pair, load_pair
 from decoding.lookahead.base import DraftState
-from decoding.lookahead.lanes import parse_lane
 from decoding.loop.device_drafting import DeviceDraft, Waiting
 from decoding.loop.drafting import ModelDraft, NgramDraft
 from decoding.loop.speculative import make_verifier, verify_on_device, verify_on_host
 from decoding.records.request import CompareRequest
-from decoding.records.trace import Costs
 
 from .fake_cuda import fake_cuda
-from .toy import finished_run
+from .runs import make_costs
+from .toy import quick_run
 
-DRAFTING = ["static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
-LANES = ["autoregressive", *DRAFTING]
+LANES = ["autoregressive", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
 FEW = ["autoregressive", "static:6", "confidence:0.1"]
 PROMPT = "def f(x):\n    return"
 
@@ -30,18 +31,17 @@ PROMPT = "def f(x):\n    return"
 @pytest.fixture(scope="module")
 def pairs(lively_pair):
     """The same weights twice: on the lean engine, and on fixed buffers with the work on the device."""
-    from transformers import LlamaForCausalLM
-
     target, draft = lively_pair
-    lean, fixed = (load_pair(target=target, draft=draft, dtype="float32", device="cpu") for _ in range(2))
-    for place, name in ((target, None), (draft, "draft")):
-        model = fixed.draft(name) if name else fixed.target
-        made = CudaModel(LlamaForCausalLM.from_pretrained(place, dtype=torch.float32), model.info, "float32", "cpu")
-        if name:
-            fixed._drafts[name] = made
-        else:
-            fixed.target = made
-    return lean, fixed
+    return load_pair(target=target, draft=draft, dtype="float32", device="cpu"), on_fixed_buffers(lively_pair)
+
+
+def on_fixed_buffers(folders) -> Pair:
+    pair = load_pair(target=folders[0], draft=folders[1], dtype="float32", device="cpu")
+    pair.target, pair._drafts["draft"] = (
+        CudaModel(load_hf_model(Path(folder), torch.float32), model.info, "float32", "cpu")
+        for folder, model in zip(folders, (pair.target, pair.draft()))
+    )
+    return pair
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,8 @@ def both(pairs):
     return [run(pair) for pair in pairs]
 
 
-def run(pair, **more):
-    settings = {"prompt": PROMPT, "lanes": LANES, "max_new_tokens": 24, "repeats": 1, **more}
-    return finished_run(CompareRequest(**settings), pair)
+def run(pair, lanes=LANES, max_new_tokens=24, **more):
+    return quick_run(lanes, pair, PROMPT, max_new_tokens=max_new_tokens, **more)
 
 
 def shape(trace):
@@ -77,7 +76,6 @@ def test_the_end_of_sequence_among_proposals_on_the_device(pairs, both):
     finally:
         for pair in pairs:
             pair.tokenizer.eos_ids = frozenset({256})
-    assert fixed.lanes[0].finish == "eos"
     for one, other in zip(lean.lanes, fixed.lanes):
         assert shape(one) == shape(other) and other.finish == "eos" and other.output == one.output
 
@@ -99,18 +97,11 @@ def test_an_uncapped_oracle_goes_step_by_step_beyond_the_longest_graph(pairs):
 @pytest.fixture
 def graph_pair(lively_pair, monkeypatch):
     """The same weights on fixed buffers whose passes are recorded and replayed, timed by CUDA's events."""
-    from transformers import LlamaForCausalLM
-
     monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)
     with fake_cuda(monkeypatch) as cuda:
-        target, draft = lively_pair
-        pair = load_pair(target=target, draft=draft, dtype="float32", device="cpu")
-        made = []
-        for place, model in ((target, pair.target), (draft, pair.draft())):
-            hf_model = LlamaForCausalLM.from_pretrained(place, dtype=torch.float32)
-            made.append(CudaModel(hf_model, model.info, "float32", "cpu"))
-            made[-1]._runner.records, made[-1].info.device = True, "cuda"
-        pair.target, pair._drafts[pair.default_draft] = made
+        pair = on_fixed_buffers(lively_pair)
+        for model in (pair.target, pair.draft()):
+            model._runner.records, model.info.device = True, "cuda"
         yield pair, cuda
 
 
@@ -131,14 +122,13 @@ def test_graphs_are_recorded_off_the_clock(graph_pair):
     """A timed lane has all its graphs already, however long its text grows."""
     pair, cuda = graph_pair
     prepared = prepare(CompareRequest("x" * 230, lanes=["static:3"], max_new_tokens=40), pair)
-    costs = Costs(target_s=1.0, verify_curve=[1.0] * 21, draft_step={"draft": 0.1}, overhead=0.0)
-    lane = LaneRun(prepared, parse_lane("static:3"), costs)
+    lane, again = (LaneRun(prepared, prepared.lanes[0], make_costs(drafts=["draft"])) for _ in range(2))
     timed = lane.decode()
     next(timed)
     recorded = len(cuda.graphs)
     assert recorded > 3
-    assert len([1 for _ in timed]) > 3 and len(lane.output) == 40 and len(cuda.graphs) == recorded
-    LaneRun(prepared, parse_lane("static:3"), costs).run()
+    assert len(list(timed)) > 3 and len(lane.output) == 40 and len(cuda.graphs) == recorded
+    again.run()
     assert len(cuda.graphs) == recorded
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,18 +14,16 @@ from decoding.comparison.chain import chain_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import KINDS, prepare
 from decoding.engines import loading
-from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop import drafting
 from decoding.loop.drafting import DraftAbilities, ModelDraft, ModelFreeDraft, NgramDraft
 from decoding.records import pairs
-from decoding.records.pairs import DraftKind, ModelFree, read_pair
+from decoding.records.pairs import DraftKind, ModelFree
 from decoding.records.request import CompareRequest
-from decoding.records.trace import Costs
-from tests.tiny_pair import make_tiny_pair
-from tests.toy import ToyModel, ToyPair, finished_run
+from tests.runs import make_costs
+from tests.toy import ToyModel, ToyPair, quick_run
 
 
 class Counting(NgramDraft):
@@ -41,26 +38,21 @@ class Counting(NgramDraft):
         return state.tokens[-1]
 
 
-@pytest.fixture
-def counting(monkeypatch):
-    monkeypatch.setitem(drafting.MODEL_FREE, "counting", Counting)
-    monkeypatch.setitem(pairs.MODEL_FREE, "counting", ModelFree("counting", "a counter", "it counts"))
+def add_kind(monkeypatch, draft: type[ModelFreeDraft]) -> None:
+    """The two rows that such a class needs."""
+    monkeypatch.setitem(drafting.MODEL_FREE, draft.name, draft)
+    monkeypatch.setitem(pairs.MODEL_FREE, draft.name, ModelFree(draft.name, f"{draft.name} drafts", "a test's"))
 
 
-def test_it_runs_loses_nothing_and_has_a_chain(counting):
-    lanes = ["autoregressive", "counting/static:3", "static:3"]
-    run = finished_run(CompareRequest("abc", lanes=lanes, max_new_tokens=40, repeats=1), ToyPair())
+def test_it_runs_loses_nothing_and_has_a_chain(monkeypatch):
+    add_kind(monkeypatch, Counting)
+    run = quick_run(["autoregressive", "counting/static:3", "static:3"])
     assert all(trace.verdict.same for trace in run.lanes)
-    assert run.pair.drafts["counting"].source == "a counter"
+    assert run.pair.drafts["counting"].source == "counting drafts"
     assert set(run.chains) == {"small", "counting"}
     assert [guesses.choice[:3] for guesses in run.chains["counting"].starts[:2]] == [[0, 1, 2], [0, 1, 2]]
     token = run.lanes[1].iterations[0].drafted[1]
     assert token.id == 1 and token.draft_choice == 1
-
-
-def test_what_it_cannot_have_is_a_sentence(counting):
-    with pytest.raises(UserError, match="counting has none"):
-        finished_run(CompareRequest("abc", lanes=["counting/confidence:0.4"], repeats=1), ToyPair())
 
 
 class Listening(ModelFreeDraft):
@@ -85,13 +77,7 @@ class Listening(ModelFreeDraft):
         pass
 
 
-@pytest.fixture
-def listening(monkeypatch):
-    monkeypatch.setitem(drafting.MODEL_FREE, "listening", Listening)
-    monkeypatch.setitem(pairs.MODEL_FREE, "listening", ModelFree("listening", "a listener", "it listens"))
-
-
-COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"listening": 0.1, "weak": 0.1}, overhead=0.0)
+COSTS = make_costs(drafts=("listening", "weak", "small"))
 
 
 def lane_run(pair, lane):
@@ -101,10 +87,11 @@ def lane_run(pair, lane):
 
 
 @pytest.mark.parametrize("lean", [True, False])
-def test_it_receives_the_targets_hidden_states_of_what_was_accepted(listening, tmp_path, monkeypatch, lean):
+def test_it_receives_the_targets_hidden_states_of_what_was_accepted(tiny_pair, monkeypatch, lean):
+    add_kind(monkeypatch, Listening)
     if not lean:
         monkeypatch.setattr(loading, "is_lean", lambda config: False)
-    folder, draft = make_tiny_pair(tmp_path)
+    folder, draft = tiny_pair
     pair = load_pair(target=folder, draft=draft, device="cpu", dtype="float32")
     monkeypatch.setattr(Listening, "says", lane_run(pair, "autoregressive")[1].run().output, raising=False)
     prompt, run = lane_run(pair, "listening/static:3")
@@ -149,7 +136,7 @@ def test_a_pair_declares_the_kind_of_its_draft(monkeypatch):
     prepared = prepare(CompareRequest("abc", lanes=["weak/static:3", "static:3"]), pair)
     assert prepared.source("weak").abilities.layers == (1, -1)
     assert prepared.source("small").abilities == DraftAbilities()
-    run = finished_run(CompareRequest("abc", lanes=["weak/static:3"], max_new_tokens=20, repeats=1), pair)
+    run = quick_run(["weak/static:3"], pair)
     assert run.lanes[0].verdict.same and set(run.chains) == {"weak"}
 
 
@@ -174,39 +161,7 @@ def test_an_unknown_kind_is_a_sentence():
         prepare(CompareRequest("abc", lanes=["weak/static:3"]), feature_pair())
 
 
-def test_pair_json_names_the_kind_of_a_draft(tmp_path):
-    described = {"target": "t", "default_draft": "a", "drafts": {"a": "drafts/a"}}
-
-    def read(**draft):
-        drafts = {"a": "drafts/a", "b": draft}
-        (tmp_path / "pair.json").write_text(json.dumps({**described, "drafts": drafts}))
-        return read_pair(tmp_path)
-
-    pair = read(folder="drafts/b", kind="feature", layers=[2, 15, -1])
-    assert pair.drafts == {name: str(tmp_path / "drafts" / name) for name in "ab"}
-    assert pair.kind_of("b") == DraftKind("feature", (2, 15, -1)) and pair.kind_of("a") == DraftKind()
-    assert read(folder="drafts/b", sees=True).kind_of("b") == DraftKind(sees=True)
-    assert read(folder="drafts/b").draft_kinds == {}
-    for draft in ({"kind": "feature"}, {"folder": "b", "layers": ["2"]}, {"folder": "b", "kind": 3}):
-        with pytest.raises(UserError, match="does not describe a pair"):
-            read(**draft)
-
-
-def test_a_draft_reads_the_text_of_a_prompt_that_shows_more():
-    """The target reads placeholders, the draft does not, and guesses as after the text alone."""
-    shown = EncodedPrompt([1, 0, 0, 5, 6, 7], torch.zeros(2, 4), 1, "picture")
-    pair = ToyPair(agree=1.0)
-    prepared = prepare(CompareRequest("abc", lanes=["static:3"], max_new_tokens=30), pair)
-    prepared.prompt = shown
-    run = LaneRun(
-        prepared, prepared.lanes[0], Costs(target_s=1.0, verify_curve=[1.0], draft_step={"small": 0.1}, overhead=0.0)
-    ).run()
-    assert all(iteration.n_accepted == len(iteration.drafted) for iteration in run.iterations)
-    assert pair.draft()._ids[:4] == [1, 5, 6, 7] and pair.target._ids[:6] == shown.ids
-    assert pair.draft().length <= pair.target.length - 2
-
-
-def test_the_target_keeps_no_states_for_a_draft_that_does_not_ask(listening):
+def test_the_target_keeps_no_states_for_a_draft_that_does_not_ask():
     pair = ToyPair()
     pair.target.kept_layers = (-1,)  # as another lane left it
     _, run = lane_run(pair, "static:3")

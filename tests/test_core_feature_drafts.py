@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from shutil import copytree
@@ -29,16 +28,17 @@ from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
 from decoding.records import pairs
 from decoding.records.request import CompareRequest
-from decoding.records.trace import Chain, Costs
+from decoding.records.trace import Chain
 from training.align.feature import FeatureDraft
 
 from .commands import command
 from .feature_pair import LAYERS, N_HEADS, PROMPT, WIDTH, load_feature_pair, make_feature_pair
 from .learned_heads import make_heads
-from .toy import finished_run
+from .runs import make_costs
+from .toy import quick_run, shape_of
 
-COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"feature": 0.1, "heads": 0.1}, overhead=0.0)
 DRAFTS = ("feature", "heads")
+COSTS = make_costs(0.1, 0.1, drafts=DRAFTS, overhead=0.0)  # a tree stays within what is recorded
 ENGINES = ("lean", "transformers", "cuda")
 LENGTH, LARGEST_TREE = 32, 16
 READING = ["specdecpp:0.97", "tree:5"]  # the states of guesses, and their own tokens
@@ -66,20 +66,18 @@ def pair(request, models):
             patch.setattr(loading, "is_lean", lambda config: False)
         pair = load_feature_pair(models, patch)
     if request.param == "cuda":
-        pair.target = _on_graphs(models / "tiny" / "target")
-        pair._drafts |= {
-            "feature": _on_graphs(models / "tiny" / "draft"),
-            "heads": _on_graphs(models / "tiny" / "heads"),
-        }
+        folder = models / "tiny"
+        pair.target = _on_fixed_buffers(folder / "target")
+        for name, place, n_layers in (("feature", "draft", len(LAYERS)), ("heads", "heads", 1)):
+            pair._drafts[name] = _on_fixed_buffers(folder / place)
+            pair._drafts[name].take_projections(load_file(folder / place / FEATURE_FILE), n_layers)
     return pair
 
 
-def _on_graphs(folder) -> CudaModel:
-    info = loading.describe_model(loading.load_hf_model(folder, torch.float32), folder.name, "", "")
-    model = CudaModel(loading.load_hf_model(folder, torch.float32), info, "float32", "cpu", graphs=False)
-    if (folder / FEATURE_FILE).is_file():
-        model.take_projections(load_file(folder / FEATURE_FILE), len(LAYERS) if folder.name == "draft" else 1)
-    return model
+def _on_fixed_buffers(folder) -> CudaModel:
+    hf_model = loading.load_hf_model(folder, torch.float32)
+    info = loading.describe_model(hf_model, folder.name, "", "")
+    return CudaModel(hf_model, info, "float32", "cpu", graphs=False)
 
 
 @pytest.fixture(scope="module")
@@ -166,16 +164,6 @@ def test_heads_guess_at_once_and_no_more_than_they_are(pair):
         assert iteration.drafted == logits.argmax(-1).tolist()
 
 
-def test_the_states_matter(lean, own_models, monkeypatch):
-    """With other projections the guesses are others: a test of the tests above."""
-    file = own_models / "tiny" / "draft" / FEATURE_FILE
-    weights = load_file(file)
-    save_file({**weights, "fuse.weight": weights["fuse.weight"] * 40}, file)
-    other = load_feature_pair(own_models, monkeypatch)
-    drafted = [[it.drafted for it in run_lane(one, "feature/static:4")[1].iterations] for one in (lean, other)]
-    assert drafted[0] != drafted[1]
-
-
 def test_an_iteration_without_guesses_loses_no_states(lean, models, monkeypatch):
     """The next one reads all tokens since the last guess with their states."""
     prompt, run = run_lane(lean, "feature/static:3")
@@ -232,21 +220,18 @@ def test_its_chain_holds_where_one_pass_foresees_it(recorded, draft):
 def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, draft):
     """On the lean engine with every kind of policy; what engines do differently is what a guess reads and gives."""
     prepared, output, chains, growths = recorded
-    costs = replace(COSTS, verify_curve=[1 + 0.1 * n for n in range(33)])  # a tree stays within what is recorded
     for name in [*READING, *(WATCHING if pair.target.info.engine == "lean" else ())]:
         lane, chain = parse_lane(f"{draft}/{name}"), chains[draft]
         if lane.spec.branches and draft not in growths:
             continue
-        live, policy = LaneRun(prepared, lane, costs, chain).run(), make_policy(lane, prepared.heads[draft])
+        live, policy = LaneRun(prepared, lane, COSTS, chain).run(), make_policy(lane, prepared.heads[draft])
         if lane.spec.branches:
-            found = simulate_trees(chain, growths[draft], costs, policy, LENGTH)
+            found = simulate_trees(chain, growths[draft], COSTS, policy, LENGTH)
         else:
-            found = Replay(chain, LENGTH).simulate(costs, policy)
-        assert found.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations], name
-        lengths = {
-            n for start, n, _ in found.iterations if start < LENGTH - 10
-        }  # the text's end shortens none of these
-        assert live.output == output and (not lane.is_learned or len(lengths) > 1), name
+            found = Replay(chain, LENGTH).simulate(COSTS, policy)
+        assert found.iterations == shape_of(live), name
+        unshortened = {n for start, n, _ in found.iterations if start < LENGTH - 10}  # by the end of the text
+        assert live.output == output and (not lane.is_learned or len(unshortened) > 1), name
 
 
 def test_its_costs_are_measured(lean):
@@ -260,31 +245,33 @@ def test_its_costs_are_measured(lean):
 def test_all_lanes_agree_in_bfloat16(models, monkeypatch):
     pair = load_feature_pair(models, monkeypatch, "bfloat16")
     own = ["feature/static:3", "feature/confidence:0.4", "heads/static:3"]
-    lanes = ["autoregressive", *own, "text/static:3", "ngram/static:3"]
-    run = finished_run(CompareRequest(PROMPT, lanes=lanes, max_new_tokens=24, repeats=1), pair)
+    run = quick_run(["autoregressive", *own, "text/static:3", "text/oracle", "ngram/static:3"], pair, PROMPT)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
     assert set(run.chains) == {"feature", "heads", "text", "ngram"}
     drafted = [token for iteration in run.lanes[1].iterations for token in iteration.drafted]
     assert all(token.draft_top in (None, []) and token.draft_choice == token.id for token in drafted)
 
 
-def test_coupling_and_sampling_run_with_it(lean):
-    for rule in ("coupling", "sampling"):
-        lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.2", "heads/static:3", "heads/tree:4"]
-        request = CompareRequest(PROMPT, lanes=lanes, max_new_tokens=16, repeats=1, temperature=0.8, rule=rule)
-        run = finished_run(request, lean)
-        assert rule == "sampling" or all(trace.verdict.same for trace in run.lanes)
+@pytest.mark.parametrize("rule", ["coupling", "sampling"])
+def test_it_runs_above_temperature_zero(lean, rule):
+    lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.2", "heads/static:3", "heads/tree:4"]
+    run = quick_run(lanes, lean, PROMPT, max_new_tokens=16, temperature=0.8, rule=rule)
+    assert rule == "sampling" or all(trace.verdict.same for trace in run.lanes)
 
 
-def test_a_draft_without_its_projections_is_a_sentence(own_models, monkeypatch):
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (
+            lambda file, weights: save_file(weights | {"own.weight": weights["own.weight"][:4]}, file),
+            r"does not hold the projections of 2 layers of 32 \(own.weight\)",
+        ),
+        (lambda file, weights: file.write_bytes(b"nonsense"), "missing or damaged"),
+        (lambda file, weights: file.unlink(), "missing or damaged"),
+    ],
+)
+def test_a_draft_without_its_projections_is_a_sentence(own_models, monkeypatch, damage, words):
     file = own_models / "tiny" / "draft" / FEATURE_FILE
-    weights = load_file(file)
-    save_file({**weights, "own.weight": weights["own.weight"][:4]}, file)
-    with pytest.raises(UserError, match=r"does not hold the projections of 2 layers of 32 \(own.weight\)"):
-        load_feature_pair(own_models, monkeypatch)
-    file.write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="missing or damaged"):
-        load_feature_pair(own_models, monkeypatch)
-    file.unlink()
-    with pytest.raises(UserError, match="missing or damaged"):
+    damage(file, load_file(file))
+    with pytest.raises(UserError, match=words):
         load_feature_pair(own_models, monkeypatch)

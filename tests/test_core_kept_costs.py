@@ -14,20 +14,15 @@ from decoding.comparison.costs import TRIED_SL, Timer, adjusted
 from decoding.comparison.idle import measure_asked, prepare_usual
 from decoding.comparison.kept_costs import MAX_AGE, KnownCosts, Task, bucket
 from decoding.comparison.prepare import prepare
+from decoding.engines.kept_trials import age_of
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
+from .runs import make_costs
 from .toy import ToyPair
 
 LANES = ["autoregressive", "static:3", "oracle"]
-COSTS = Costs(
-    target_s=0.01,
-    verify_curve=[1.0 + 0.02 * n for n in range(65)],
-    draft_step={"small": 0.1},
-    overhead=0.01,
-    first_step={"small": 0.05},
-    decision={"autoregressive": 0.0, "static": 0.0, "oracle": 0.0},
-)
+COSTS = make_costs(0.1, 0.02, drafts=["small"], length=65, first_step={"small": 0.05}, decision={})
 
 
 @pytest.fixture
@@ -90,9 +85,7 @@ def test_curves_of_another_pair_or_machine_are_not_taken(known):
 
 def test_several_drafts_are_joined(known):
     known.keep(["small"], 100, COSTS)
-    known.keep(
-        ["ngram"], 100, replace(COSTS, draft_step={"ngram": 0.001}, first_step={"ngram": 0.0}, verify_curve=[1.0, 2.0])
-    )
+    known.keep(["ngram"], 100, make_costs(0.001, 1.0, drafts=["ngram"], length=2, first_step={"ngram": 0.0}))
     found = known.find(["small", "ngram"], 100)
     assert found.draft_step == {"small": 0.1, "ngram": 0.001} and found.verify_curve == COSTS.verify_curve
     assert known.find(["small", "weak"], 100) is None
@@ -113,27 +106,25 @@ def test_a_disk_that_takes_nothing_is_no_fault(tmp_path):
     assert known.find(["small"], 100) is None
 
 
-def test_old_curves_serve_and_are_asked_for_again(known):
+OLD = {"measured": (datetime.now(timezone.utc) - 2 * MAX_AGE).isoformat()}
+BUSY = {"doubt": 0.5}  # readings that contradict each other
+
+
+@pytest.mark.parametrize("about", [OLD, BUSY])
+def test_curves_that_are_old_or_doubtful_serve_and_are_asked_for_again(known, about):
     known.keep(["small"], 100, COSTS)
     (path,) = known.folder.glob("*.json")
     kept = json.loads(path.read_text())
-    kept["costs"]["measured"] = (datetime.now(timezone.utc) - 2 * MAX_AGE).isoformat()
-    path.write_text(json.dumps(kept))
-    assert known.find(["small"], 100) is not None and known.tasks == [Task("small", bucket(100))]
-    known.find(["small"], 100)
-    assert len(known.tasks) == 1
+    path.write_text(json.dumps(kept | {"costs": kept["costs"] | about}))
+    for _ in range(2):
+        assert known.find(["small"], 100).verify_curve == COSTS.verify_curve
+        assert known.tasks == [Task("small", bucket(100))]
     measure_asked(known, lambda: False)
     assert not known.tasks and known.find(["small"], 100).verify_curve != COSTS.verify_curve
 
 
-def test_curves_read_on_a_busy_machine_are_asked_for_again(known):
-    known.keep(["small"], 100, replace(COSTS, contradiction=0.5))
-    known.find(["small"], 100)
-    assert known.tasks == [Task("small", bucket(100))]
-
-
-def reads(monkeypatch, *, check: float, draft: float) -> None:
-    """Fixes the times of the check's passes."""
+def adjusted_to(monkeypatch, kept: Costs, *, check: float, draft: float) -> Costs:
+    """``kept`` after a check of TRIED_SL guesses that took so many plain passes, and as many draft steps."""
 
     def read(self, name, lengths):
         self.verifications[name][TRIED_SL], self.drafts[name][TRIED_SL] = [check], [draft]
@@ -141,23 +132,15 @@ def reads(monkeypatch, *, check: float, draft: float) -> None:
         return iter(())
 
     monkeypatch.setattr(Timer, "read", read)
+    return adjusted(kept, prepare(request(), ToyPair()), 1.0)
 
 
-def test_curves_that_fit_stay_as_they_are(monkeypatch):
-    prepared = prepare(request(), ToyPair())
-    reads(monkeypatch, check=1.12, draft=0.57)
+def test_curves_stay_where_they_fit_and_are_bent_through_what_was_read_where_they_do_not(monkeypatch):
     kept = replace(COSTS, measured="2026-01-01T00:00:00+00:00")
-    assert adjusted(kept, prepared, 1.0) == replace(kept, target_s=1.0)
-
-
-def test_curves_that_do_not_fit_are_bent_through_what_was_read(monkeypatch):
-    prepared = prepare(request(), ToyPair())
-    reads(monkeypatch, check=2.0, draft=1.1)
-    found = adjusted(replace(COSTS, measured="2026-01-01T00:00:00+00:00"), prepared, 1.0)
-    assert found.measured is None
-    assert found.verify(6) == pytest.approx(2.0) and found.start(5, "small") + 5 * found.draft_step[
-        "small"
-    ] == pytest.approx(1.1)
+    assert adjusted_to(monkeypatch, kept, check=1.12, draft=0.57) == replace(kept, target_s=1.0)
+    found = adjusted_to(monkeypatch, kept, check=2.0, draft=1.1)
+    assert found.measured is None and found.verify(6) == pytest.approx(2.0)
+    assert found.start(5, "small") + 5 * found.draft_step["small"] == pytest.approx(1.1)
     assert found.verify_curve == sorted(found.verify_curve) and found.verify_curve[0] == 1.0
 
 
@@ -194,7 +177,5 @@ def test_what_a_usual_run_needs_is_there_before_anybody_asks(known, as_kept):
 
 
 def test_ages_that_cannot_be_read_are_old():
-    from decoding.engines.kept_trials import age_of
-
     assert age_of("yesterday") == timedelta.max == age_of(COSTS.measured)
     assert age_of("2026-01-01T00:00:00") == timedelta.max

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,34 +11,25 @@ from hypothesis import strategies as st
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.engines.inputs import EncodedPrompt
-from decoding.lookahead.base import DraftState, LaneContext
-from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.base import DraftState
 from decoding.loop.acceptance import make_rule
-from decoding.loop.clock import DRAFT, POLICY, REST, VERIFY, CpuClock
-from decoding.loop.drafting import NgramDraft, prefill
-from decoding.loop.speculative import speculative_decode
+from decoding.loop.clock import DRAFT, POLICY, REST, VERIFY
+from decoding.loop.drafting import NgramDraft
 from decoding.records.request import CompareRequest
-from decoding.records.trace import Costs
 
+from .runs import make_costs
 from .toy import ToyPair
 
-COSTS = Costs(
-    target_s=0.005,
-    verify_curve=[1 + 0.02 * n for n in range(21)],
-    draft_step={"small": 0.1, "ngram": 0.0, "weak": 0.1},
-    overhead=0.0,
-)
-RULES = [("greedy", 0.0), ("coupling", 0.8)]
+COSTS = make_costs(drafts=("small", "weak", "ngram"))
 
 
-def prepared_for(pair, lane="static:5", prompt="abcabc", n=40, rule="greedy", temperature=0.0, **more):
-    return prepare(
-        CompareRequest(prompt, lanes=[lane], max_new_tokens=n, rule=rule, temperature=temperature, **more), pair
-    )
+def prepared_for(pair, lane="static:5", prompt="abcabc", n=40, **more):
+    """For that lane alone."""
+    return prepare(CompareRequest(prompt, lanes=[lane], max_new_tokens=n, **more), pair)
 
 
-def decode(prepared, lane="", costs=COSTS):
-    return LaneRun(prepared, parse_lane(lane) if lane else prepared.lanes[0], costs).run()
+def decode(prepared, costs=COSTS):
+    return LaneRun(prepared, prepared.lanes[0], costs).run()
 
 
 def test_after_full_acceptance_the_draft_reads_two_tokens():
@@ -59,12 +52,11 @@ def test_end_of_sequence_within_the_draft():
     eos = next(token for token in text[2:] if token not in text[:2])
     at = text.index(eos)
     pair = ToyPair(agree=1.0, eos=eos)
-    run = decode(prepared_for(pair, "static:20", n=30), "static:20")
+    run = decode(prepared_for(pair, "static:20", n=30))
     assert run.output == text[: at + 1] and run.finish == "eos"
     last = run.iterations[-1]
     assert last.stop == "eos" and last.emitted is None and last.drafted == text[: at + 1]
-    ignoring = decode(prepared_for(pair, "static:20", n=30, ignore_eos=True), "static:20")
-    assert ignoring.output == text
+    assert decode(prepared_for(pair, "static:20", n=30, ignore_eos=True)).output == text
 
 
 def test_a_stop_string_across_tokens_within_the_draft():
@@ -72,7 +64,7 @@ def test_a_stop_string_across_tokens_within_the_draft():
     text = decode(prepared_for(pair, n=30)).output
     string = pair.tokenizer.decode(text[4:7])
     whole = pair.tokenizer.decode(text)
-    run = decode(prepared_for(pair, "static:20", n=30, stop=[string]), "static:20")
+    run = decode(prepared_for(pair, "static:20", n=30, stop=[string]))
     assert pair.tokenizer.decode(run.output) == whole[: whole.index(string) + 3]
     last = run.iterations[-1]
     assert run.finish == "stop" and last.emitted is None and last.n_accepted < len(last.drafted)
@@ -80,121 +72,70 @@ def test_a_stop_string_across_tokens_within_the_draft():
 
 def test_a_draft_with_a_smaller_context_stops_guessing():
     pair = ToyPair(agree=1.0, draft_length=14)
-    prepared = prepared_for(pair, prompt="abcdef", n=30)
-    run, plain = decode(prepared, "static:5"), decode(prepared, "autoregressive")
+    run, plain = (decode(prepared_for(pair, lane, "abcdef", n=30)) for lane in ("static:5", "autoregressive"))
     assert run.output == plain.output
     assert run.iterations[1].stop == "context" and not run.iterations[-1].drafted
     # after 6 + 5 + 1 tokens it can still read two proposals of three: 14 in all
     assert [len(it.drafted) for it in run.iterations[:3]] == [5, 3, 0]
 
 
-class LapClock:
-    """Counts model passes instead of seconds: those since the last lap belong to its phase."""
-
-    def __init__(self, pair: ToyPair) -> None:
-        self._models = [pair.target, pair.draft()]
-
-    def begin(self) -> None:
-        self._spans, self._seen = [[0, 0] for _ in range(4)], self._passes()
-
-    def lap(self, phase: int) -> None:
-        now = self._passes()
-        self._spans[phase] = [a + b - c for a, b, c in zip(self._spans[phase], now, self._seen)]
-        self._seen = now
-
-    def end(self):
-        self.lap(REST)
-        return tuple(map(tuple, self._spans))
-
-    def _passes(self) -> list[int]:
-        return [len(model.passes) for model in self._models]
-
-
 @pytest.mark.parametrize("lane", ["static:3", "confidence:0.4"])
-def test_each_pass_falls_into_its_phase(lane):
+def test_each_pass_falls_into_its_phase(lane, monkeypatch):
+    """By a clock on which a pass of the draft takes a second, one of the target a thousand, and nothing else any."""
     pair = ToyPair(agree=0.8)
-    prepared = prepared_for(pair, lane, n=30)
-    policy, source = prepared.policy(prepared.lanes[0]), prepared.source("small", frozenset({"p"}))
-    policy.reset(LaneContext("small", COSTS, 30))
-    prefill(pair.target, prepared.prompt)
-    source.start(prepared.prompt)
-    clock = LapClock(pair)
-    for it in speculative_decode(pair.target, source, policy, prepared.rule, prepared.prompt, prepared.limits, clock):
-        target_only, draft_only = (1, 0), (0, len(it.drafted))
-        assert (it.times[VERIFY], it.times[DRAFT]) == (target_only, draft_only)
-        assert it.times[POLICY] == it.times[REST] == (0, 0)
+    draft, target = pair.draft().passes, pair.target.passes
+    monkeypatch.setattr("decoding.loop.clock.perf_counter", lambda: len(draft) + 1000.0 * len(target))
+    run = decode(prepared_for(pair, lane, n=30))
+    for it in run.iterations:
+        assert (it.times[DRAFT], it.times[VERIFY]) == (len(it.drafted), 1000.0)
+        assert it.times[POLICY] == it.times[REST] == 0.0
+    assert run.decode_s == len(draft) + 1000.0 * len(run.iterations)
 
 
 def test_cancel_comes_between_iterations():
-    prepared = prepared_for(ToyPair(), n=40)
-    lane = LaneRun(prepared, parse_lane("static:2"), COSTS)
-    seen = []
+    prepared, seen = prepared_for(ToyPair(), "static:2"), []
+    lane = LaneRun(prepared, prepared.lanes[0], COSTS)
     for iteration in lane.decode(cancelled=lambda: len(seen) == 3):
         seen.append(iteration)
     assert len(seen) == 3 and lane.finish == "cancelled"
 
 
 def test_the_clock_stands_still_between_iterations_and_loses_nothing():
-    import time
-
-    prepared = prepared_for(ToyPair(), n=12)
-    spent = 0.0
-    lane = LaneRun(prepared, parse_lane("confidence"), COSTS)
+    prepared = prepared_for(ToyPair(), "confidence", n=12)
+    lane = LaneRun(prepared, prepared.lanes[0], COSTS)
     before = time.perf_counter()
     for _ in lane.decode():
         time.sleep(0.01)
-        spent += 0.01
     whole = time.perf_counter() - before
-    assert lane.decode_s <= whole - spent
-    assert all(all(phase >= 0 for phase in it.times) for it in lane.iterations)
-
-
-def test_laps_add_up(monkeypatch):
-    ticks = iter([10.0, 11.0, 13.0, 16.0, 20.0])
-    monkeypatch.setattr("decoding.loop.clock.perf_counter", lambda: next(ticks))
-    clock = CpuClock()
-    clock.begin()
-    clock.lap(2)
-    clock.lap(0)
-    clock.lap(1)
-    assert clock.end() == (2.0, 3.0, 1.0, 4.0)
+    assert lane.decode_s <= whole - 0.01 * len(lane.iterations)
+    assert all(phase >= 0 for it in lane.iterations for phase in it.times)
 
 
 def test_decisions_stand_beside_what_they_were_about():
-    run = decode(prepared_for(ToyPair(agree=0.9), "confidence:0.6", n=40), "confidence:0.6")
+    run = decode(prepared_for(ToyPair(agree=0.9), "confidence:0.6"))
     for it in run.iterations:
         if it.stop == "policy":
             assert len(it.decisions) == len(it.drafted) + 1 and it.decisions[-1][0] < 0.6
         assert all(score is None or score >= 0.6 for score, _ in it.decisions[:-1])
 
 
+RULES = [{}, {"temperature": 0.8, "rule": "coupling"}, {"temperature": 3.0, "rule": "sampling"}]
+
+
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("lane", ["static:4", "tree:6"])
-def test_the_same_repeat_again_is_the_same(lane):
-    for rule, temperature in (*RULES, ("sampling", 0.9)):
-        prepared = prepared_for(ToyPair(), lane, rule=rule, temperature=temperature, seed=5)
-        one, two = decode(prepared), decode(prepared)
-        assert one.output == two.output
-        assert [(it.drafted, it.parents) for it in one.iterations] == [
-            (it.drafted, it.parents) for it in two.iterations
-        ]
+def test_the_same_seed_is_the_same_repeat_and_above_temperature_0_another_one_is_not(lane, rule):
+    prepared = prepared_for(ToyPair(), lane, seed=5, **rule)
+    one, two, other = decode(prepared), decode(prepared), decode(prepared_for(ToyPair(), lane, seed=6, **rule))
+    assert one.output == two.output and (one.output == other.output) == (rule == {})
+    one, two = ([(it.drafted, it.parents) for it in run.iterations] for run in (one, two))
+    assert one == two
 
 
-def test_coupling_depends_on_the_seed_alone():
-    texts = {}
-    for seed in (1, 2, 1):
-        prepared = prepared_for(ToyPair(), rule="coupling", temperature=1.0, seed=seed, n=30)
-        texts.setdefault(seed, set()).add(tuple(decode(prepared, "static:3").output))
-    assert len(texts[1]) == 1 and texts[1] != texts[2]
-
-
-def test_a_padded_vocabulary_never_shows():
-    padded, plain = ToyPair(padded=5), ToyPair()
-    for rule, temperature in (*RULES, ("sampling", 3.0)):
-        texts = [
-            decode(prepared_for(pair, rule=rule, temperature=temperature, n=60)).output for pair in (padded, plain)
-        ]
-        assert texts[0] == texts[1]
-        assert max(texts[0]) < 16
+@pytest.mark.parametrize("rule", RULES)
+def test_a_padded_vocabulary_never_shows(rule):
+    padded, plain = (decode(prepared_for(pair, n=60, **rule)).output for pair in (ToyPair(padded=5), ToyPair()))
+    assert padded == plain and max(padded) < 16
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 6))

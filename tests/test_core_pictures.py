@@ -24,7 +24,7 @@ from decoding.errors import UserError
 from decoding.loop.drafting import start_text
 from decoding.pictures.photo import pack_file
 from decoding.pictures.scenes import SIDE, scene_of
-from decoding.records.pairs import DraftKind, read_pair
+from decoding.records.pairs import DraftKind
 from decoding.records.request import CompareRequest, check_request
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.suites import load_suite
@@ -175,14 +175,6 @@ def test_texts_of_two_pictures_are_kept_apart(pair):
     kept.close()
     again = KeptTexts(pair, 8)
     assert again.get(one) == [3] and again.get(other) is None and again.get(one.ids) is None
-
-
-def test_the_reader_of_a_pair_stands_in_its_description(tmp_path):
-    about = {"target": "target", "drafts": {"one": "one"}, "default_draft": "one"}
-    (tmp_path / "pair.json").write_text(json.dumps(about))
-    assert read_pair(tmp_path).pictures == ""
-    (tmp_path / "pair.json").write_text(json.dumps(about | {"pictures": "pictures"}))
-    assert read_pair(tmp_path).pictures == str(tmp_path / "pictures")
 
 
 def test_the_suite_asks_about_scenes_that_can_be_drawn():

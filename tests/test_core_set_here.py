@@ -26,36 +26,29 @@ from viz.settings import command_line
 
 from .learned_heads import TUNED, make_file
 from .test_learned_choosing import DRAFT, TARGET, costs, make_recorded
-from .toy import ToyPair
+from .toy import ToyPair, shape_of
 
 CHOSEN = Chosen(3, {"disco": "0.65", "specdecpp": "0.35", "costaware": "1.2"})
 
 
-@pytest.fixture(autouse=True)
-def own_costs(monkeypatch, tmp_path):
-    monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
+pytestmark = pytest.mark.usefixtures("own_costs")
 
 
 @pytest.fixture
-def pair(tmp_path):
-    found = ToyPair()
-    for model, fingerprint in ((found.target, TARGET), (found.draft("small"), DRAFT)):
+def known(own_costs, tmp_path):
+    """Of toys whose draft has fitted policies and validation chains."""
+    pair = ToyPair()
+    for model, fingerprint in ((pair.target, TARGET), (pair.draft("small"), DRAFT)):
         model.info = replace(model.info, fingerprint=fingerprint)
-    found.draft_folders = {"small": tmp_path / "small"}
+    pair.draft_folders = {"small": tmp_path / "small"}
     for policy in TUNED:
         write_policy(tmp_path / "small" / FOLDER, make_file(policy))
     write_validation(tmp_path / "small" / FOLDER, (TARGET, DRAFT), list(TUNED), make_recorded(4))
-    return found
-
-
-@pytest.fixture
-def known(pair):
     return KnownCosts(pair)
 
 
 def measured(c: float = 0.1, v6: float = 1.3):
-    here = costs(c, v6)
-    return replace(here, draft_step={"small": here.draft_step["toy"]})
+    return replace(costs(c, v6), draft_step={"small": c})
 
 
 def run_of(known: KnownCosts, lanes: list[str]):
@@ -65,8 +58,8 @@ def run_of(known: KnownCosts, lanes: list[str]):
     return run_from_json(json.dumps(data["run"]))
 
 
-def shape(trace) -> list[tuple]:
-    return [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
+def shapes(run) -> list:
+    return [shape_of(trace) for trace in run.lanes]
 
 
 def test_curves_choose_in_idle_time_and_keep_what_they_chose(known, monkeypatch):
@@ -102,15 +95,8 @@ def test_the_page_reads_the_same_choice_without_models(known):
 
 
 def test_the_form_offers_the_best_fixed_sl_of_this_machine(known, monkeypatch):
-    described = PairDescription(
-        "toy",
-        "Toy",
-        "embedded",
-        "t",
-        {"small": str(known.pair.draft_folders["small"])},
-        "small",
-        fitted={"small": ["disco"]},
-    )
+    drafts = {"small": str(known.pair.draft_folders["small"])}
+    described = PairDescription("toy", "Toy", "embedded", "t", drafts, "small", fitted={"small": ["disco"]})
     monkeypatch.setattr(base, "describe_pairs", lambda: [replace(described, best_sl={}, set_here={})])
     assert set_here(base.pairs_here()) == "" and lane_choices(base.pairs_here()) == lane_choices([described])
     known.keep(["small"], 100, measured())
@@ -121,18 +107,12 @@ def test_the_form_offers_the_best_fixed_sl_of_this_machine(known, monkeypatch):
     assert set_here(pairs).startswith(f"Set for this machine on validation prompts: best fixed SL {best}, DISCO stops")
 
 
-def test_chains_that_cannot_be_used_choose_nothing_and_break_nothing(known):
+@pytest.mark.parametrize("damage", [lambda chains: chains.write_bytes(b"broken"), lambda chains: chains.unlink()])
+def test_chains_that_cannot_be_used_or_are_not_there_choose_nothing_and_break_nothing(known, damage):
     known.keep(["small"], 100, measured())
-    (known.pair.draft_folders["small"] / FOLDER / "validation.json.xz").write_bytes(b"broken")
+    damage(known.pair.draft_folders["small"] / FOLDER / "validation.json.xz")
     set_policies(known, lambda: False)
     assert known.chosen("small") is None and not known.is_unset("small")
-
-
-def test_a_draft_without_chains_is_left_alone(tmp_path):
-    known = KnownCosts(ToyPair(), tmp_path)
-    known.keep(["small"], 100, measured())
-    set_policies(known, lambda: False)
-    assert known.chosen("small") is None
 
 
 def test_the_usual_run_is_set_before_anybody_asks(known):
@@ -170,12 +150,12 @@ def test_the_named_lanes_decide_alike_under_other_curves(known, monkeypatch):
     there = run_of(elsewhere, here.settings.lanes)
     assert there.costs.verify_curve != here.costs.verify_curve
     assert [trace.lane for trace in there.lanes] == [trace.lane for trace in here.lanes]
-    assert [shape(trace) for trace in there.lanes] == [shape(trace) for trace in here.lanes]
+    assert shapes(there) == shapes(here)
     weighing = ["autoregressive", "costaware:1.1", "throughput", "specdecpp:auto", "disco"]
     known.sets_lanes = elsewhere.sets_lanes = False
     here, there = run_of(known, weighing), run_of(elsewhere, weighing)
-    assert [shape(trace) for trace in there.lanes] != [shape(trace) for trace in here.lanes]
+    assert shapes(there) != shapes(here)
     elsewhere.given = here.costs
     again = run_of(elsewhere, weighing)
-    assert [shape(trace) for trace in again.lanes] == [shape(trace) for trace in here.lanes]
+    assert shapes(again) == shapes(here)
     assert again.costs.decision == here.costs.decision and again.costs.verify_curve == here.costs.verify_curve

@@ -25,17 +25,13 @@ from decoding.lookahead.spec import evaluated_lanes
 from decoding.records.proposal import depths_of
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
-from decoding.records.trace import Chain, Costs, Guesses
+from decoding.records.trace import Chain, Guesses
 
 from .learned_heads import make_heads
-from .toy import ToyPair, finished_run
+from .runs import make_costs
+from .toy import ToyPair, finished_run, quick_run, shape_of
 
-COSTS = Costs(
-    target_s=0.005,
-    verify_curve=[1 + 0.03 * n for n in range(21)],
-    draft_step={"small": 0.12, "ngram": 0.0, "weak": 0.1},
-    overhead=0.02,
-)
+COSTS = make_costs(rise=0.03, draft_step={"small": 0.12, "ngram": 0.0, "weak": 0.1})
 LANES = [
     *(lane for lane in evaluated_lanes() if not (parse_lane(lane).is_learned or parse_lane(lane).is_plain)),
     *(f"static:{n}" for n in (1, 2, 4, 7, 20)),
@@ -84,13 +80,12 @@ def test_every_policy_writes_the_target_s_own_text_in_the_iterations_that_what_i
     assert all(it.start + len(it.drafted) <= limit - 1 for it in live.iterations), "SL exceeds tokens wanted - 1"
     assert lane.is_learned or lane.is_oracle or all(len(it.drafted) <= SL_CAP for it in live.iterations)
     simulated = Replay(chain, limit, reference.finish).simulate(COSTS, make_policy(lane, heads))
-    assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+    assert simulated.iterations == shape_of(live)
 
 
-DEAR = replace(COSTS, verify_curve=[1 + 0.2 * n for n in range(65)])
-FREE = replace(
-    COSTS, verify_curve=[1.0] * 65, draft_step={"small": 0.02, "weak": 0.02}, decision={"costtree": 0.04}
-)  # a guess must save something: else trees grow beyond what is recorded
+# Where checks are free a guess must save something: else trees grow beyond what is recorded.
+FREE = make_costs(0.02, 0.0, drafts=("small", "weak"), length=65, decision={"costtree": 0.04})
+DEAR = make_costs(0.1, 0.2, drafts=("small", "weak"), length=65)
 
 
 @settings(max_examples=40)
@@ -122,10 +117,8 @@ def test_trees_write_the_target_s_own_text_and_follow_from_how_one_grows_at_each
     lane_run.source.read_node = lambda *words: (reads.append(words), read_node(*words))[1]
     live = lane_run.run()
     assert (live.output, live.finish) == (reference.output, reference.finish)
-    limit, budget = (
-        prepared.limits.max_new_tokens,
-        int(lane.partition(":")[2] or 8 * TREE_CAP),
-    )  # costtree may leave out many
+    limit = prepared.limits.max_new_tokens
+    budget = int(lane.partition(":")[2] or 8 * TREE_CAP)  # costtree may leave out many
     for it in live.iterations:
         parents = it.parents
         assert len(parents) == len(it.drafted) <= budget
@@ -136,7 +129,7 @@ def test_trees_write_the_target_s_own_text_and_follow_from_how_one_grows_at_each
     growths = grow_along(prepared, draft, reference.output, cap=max(budget, TREE_CAP))
     chain = chain_of(prepared, draft, reference.output)
     simulated = simulate_trees(chain, growths, costs, make_policy(prepared.lanes[0]), limit)
-    assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+    assert simulated.iterations == shape_of(live)
     assert simulated.draft_passes == len(reads) == sum(it.reads for it in live.iterations)
 
 
@@ -158,8 +151,7 @@ def test_a_run_remembers_the_limit_that_the_context_left(seed, eos):
     assert run.lanes[0].finish == "eos" and run.token_limit == length
     read = run_from_json(run_to_json(run))
     for trace in run.lanes:
-        live = [(it.start, len(it.drafted), it.n_accepted) for it in trace.iterations]
-        assert simulate_lane(read, trace.lane).iterations == live, trace.lane
+        assert simulate_lane(read, trace.lane).iterations == shape_of(trace), trace.lane
 
 
 FEW = ["autoregressive", "static:4", "heuristic", "confidence:0.4", "ngram/static:3", "oracle", "oracle:best"]
@@ -176,27 +168,15 @@ FEW = ["autoregressive", "static:4", "heuristic", "confidence:0.4", "ngram/stati
     ],
 )
 def test_a_real_run_is_reproduced_from_its_file(options, eos, agree):
-    request = CompareRequest("abcdabcd", lanes=FEW, repeats=2, **options)
-    run = finished_run(request, ToyPair(agree=agree, eos=eos))
+    run = quick_run(FEW, ToyPair(agree=agree, eos=eos), "abcdabcd", repeats=2, **options)
     again = run_from_json(run_to_json(run))
     assert again == run and all(trace.verdict.same for trace in run.lanes)
+    at_own_costs = replace(again, costs=run_costs(again))
     for trace in again.lanes:
-        real = [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
         simulated = simulate_lane(again, trace.lane)
-        assert simulated.iterations == real, trace.lane
-        assert simulated.speedup == pytest.approx(
-            metrics.predicted_speedup(replace(again, costs=run_costs(again)), trace)
-        )
+        assert simulated.iterations == shape_of(trace), trace.lane
+        assert simulated.speedup == pytest.approx(metrics.predicted_speedup(at_own_costs, trace))
         assert lane_figures(again, trace)[0].key == "speedup"
-
-
-def test_a_run_under_plain_sampling_is_read_back_and_says_why_it_has_no_what_if():
-    lanes = ["autoregressive", "static:4"]
-    request = CompareRequest("abcd", lanes=lanes, max_new_tokens=20, rule="sampling", temperature=0.8, repeats=1)
-    run = run_from_json(run_to_json(finished_run(request, ToyPair())))
-    assert run.chains == {} and metrics.static_opt(run) is None
-    with pytest.raises(ValueError, match="no chain to replay"):
-        simulate_lane(run, "static:4")
 
 
 @pytest.mark.parametrize("changes", [{}, {"rule": "coupling", "temperature": 0.9, "seed": 3}])

@@ -16,23 +16,29 @@ import pytest
 from decoding.engines.pair import load_pair
 from decoding.loop import drafting
 from decoding.records import pairs
-from decoding.records import pairs as pairs_module
 from decoding.records.pairs import ModelFree
-from decoding.records.request import CompareRequest
 from decoding.records.run_file import load_run
 from tests.page_fakes import ScriptedBackend
 from tests.page_server import page_at, write_recordings
 from tests.tiny_pair import make_tiny_pair
-from tests.toy import ToyPair, finished_run
+from tests.toy import quick_run
 from tests.web import connect
 
-RECIPES = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+RECIPES = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 
 
 def block(language: str, section: str) -> str:
     """The first block of code in ``language`` under the heading ``section``."""
     text = RECIPES.split(f"## {section}\n", 1)[1].split("\n## ")[0]
     return re.search(rf"```{language}\n(.*?)```", text, re.DOTALL).group(1)
+
+
+def defined(section: str) -> dict:
+    """What the Python code under that heading of our own documentation defines."""
+    found: dict = {}
+    exec(compile(block("python", section), "extending.md", "exec"), found)
+    return found
 
 
 @pytest.fixture
@@ -43,35 +49,29 @@ def my_pair(tmp_path, monkeypatch):
     shutil.copytree(target, folder / "target")
     shutil.copytree(draft, folder / "drafts" / "small")
     (folder / "pair.json").write_text(block("json", "Add a pair"))
-    monkeypatch.setattr(pairs_module, "MODELS", tmp_path / "models")
+    monkeypatch.setattr(pairs, "MODELS", tmp_path / "models")
 
 
 def test_a_pair_is_a_folder_with_a_description(my_pair):
-    assert pairs_module.find_pair("my-pair").drafts.keys() == {"small"}
-    pair = load_pair("my-pair", device="cpu")
-    run = finished_run(CompareRequest("def f():", lanes=["autoregressive", "static:3"], max_new_tokens=8), pair)
+    assert pairs.find_pair("my-pair").drafts.keys() == {"small"}
+    run = quick_run(["autoregressive", "static:3"], load_pair("my-pair", device="cpu"), max_new_tokens=8)
     assert run.pair.name == "my-pair" and run.lane("static:3").verdict.same
 
 
 def test_a_draft_is_a_class_and_two_rows(monkeypatch):
-    found: dict = {}
-    exec(compile(block("python", "Add a draft"), "extending.md", "exec"), found)  # our own documentation
-    monkeypatch.setitem(drafting.MODEL_FREE, "repeating", found["Repeating"])
+    monkeypatch.setitem(drafting.MODEL_FREE, "repeating", defined("Add a draft")["Repeating"])
     monkeypatch.setitem(pairs.MODEL_FREE, "repeating", ModelFree("repeating", "repetition", "it repeats"))
-    lanes = ["autoregressive", "repeating/static:3", "repeating/oracle"]
-    run = finished_run(CompareRequest("abcdabcd", lanes=lanes, max_new_tokens=40, repeats=1), ToyPair())
+    run = quick_run(["autoregressive", "repeating/static:3", "repeating/oracle"], prompt="abcdabcd")
     assert all(trace.verdict.same for trace in run.lanes) and set(run.chains) == {"repeating"}
     assert run.lane("repeating/static:3").iterations[0].n_drafted == 3
 
 
 def test_a_backend_is_a_class_that_yields_events(tmp_path):
-    found: dict = {}
-    exec(compile(block("python", "Add a backend"), "extending.md", "exec"), found)  # our own documentation
-    kept = tmp_path / "kept"
+    kept, recordings = tmp_path / "kept", tmp_path / "recordings"
     kept.mkdir()
-    recordings = tmp_path / "recordings"
     recordings.mkdir()
-    with page_at(found["Keeping"](ScriptedBackend(), kept), write_recordings(recordings)) as url:
+    backend = defined("Add a backend")["Keeping"](ScriptedBackend(), kept)
+    with page_at(backend, write_recordings(recordings)) as url:
         job = connect(url).submit(
             prompt="def f():", lanes=["autoregressive", "static:3"], max_new_tokens=20, api_name="/compare"
         )
@@ -82,7 +82,7 @@ def test_a_backend_is_a_class_that_yields_events(tmp_path):
 
 
 def test_the_glossary_names_what_is_in_the_code():
-    glossary = (Path(__file__).resolve().parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     rows = [line for line in glossary.splitlines() if line.startswith("| ")][1:]
     names = re.findall(r"`(decoding\.[\w.]+)` \|$", glossary, re.MULTILINE)
     assert len(names) == len(rows) > 30
@@ -92,7 +92,6 @@ def test_the_glossary_names_what_is_in_the_code():
 
 # -- a new setting
 
-ROOT = Path(__file__).resolve().parents[1]
 ADD_A_LINE = """
 import sys, types
 sys.modules["torch"] = None  # nothing that offers settings needs it; to import it takes seconds

@@ -6,10 +6,9 @@ import pytest
 
 from decoding.bench.lossless import check_lossless, transformers_reference
 from decoding.engines.pair import load_pair
-from decoding.records.request import CompareRequest
 
 from .test_core_lossless import PROMPTS
-from .toy import finished_run
+from .toy import quick_run
 
 pytestmark = pytest.mark.gpu
 LANES = ["autoregressive", "static:1", "static:6", "heuristic", "confidence:0.1", "oracle", "ngram/static:3"]
@@ -17,9 +16,7 @@ LANES = ["autoregressive", "static:1", "static:6", "heuristic", "confidence:0.1"
 
 def test_passes_are_recorded_as_graphs(lively_pair):
     pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="float32", device="cuda")
-    run = finished_run(
-        CompareRequest(PROMPTS[0], lanes=["autoregressive", "static:4"], max_new_tokens=24, repeats=1), pair
-    )
+    run = quick_run(["autoregressive", "static:4"], pair, PROMPTS[0])
     assert run.pair.target.engine == "cuda-graphs" and run.machine.gpu
     assert not any("graph" in note for trace in run.lanes for note in trace.notes)
 
@@ -34,7 +31,7 @@ def test_the_text_is_that_of_generate(lively_pair):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_all_lanes_write_the_same_text(lively_pair, dtype):
     pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype=dtype, device="cuda")
-    run = finished_run(CompareRequest(PROMPTS[0], lanes=LANES, max_new_tokens=40, repeats=1), pair)
+    run = quick_run(LANES, pair, PROMPTS[0])
     for trace in run.lanes:  # in bfloat16 the number of rows may decide a near tie: its gap is then reported
         assert trace.verdict.same or trace.verdict.gap is not None
         assert trace.verdict.same or dtype == "bfloat16" or trace.verdict.near_tie
@@ -43,5 +40,5 @@ def test_all_lanes_write_the_same_text(lively_pair, dtype):
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_coupled_lanes_write_the_same_text(lively_pair, temperature):
     pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="float32", device="cuda")
-    request = CompareRequest(PROMPTS[0], lanes=LANES, max_new_tokens=40, repeats=1, temperature=temperature)
-    assert all(trace.verdict.same or trace.verdict.near_tie for trace in finished_run(request, pair).lanes)
+    run = quick_run(LANES, pair, PROMPTS[0], temperature=temperature)
+    assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)

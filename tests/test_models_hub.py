@@ -24,9 +24,8 @@ from tests.tiny_models import make_model
 class FakeHub:
     """Serves folders as repositories; remembers what was fetched."""
 
-    def __init__(self, cache: Path, **folders: Path) -> None:
-        self.folders = {name.replace("__", "/"): folder for name, folder in folders.items()}
-        self.cache, self.fetched = cache, []
+    def __init__(self, cache: Path, folders: dict[str, Path]) -> None:
+        self.cache, self.folders, self.fetched = cache, folders, []
 
     def look(self, name: str) -> Repository:
         if name not in self.folders:
@@ -46,19 +45,15 @@ class FakeHub:
         return [name for name, file in self.fetched if file.endswith(".safetensors")]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    base = tmp_path_factory.mktemp("models")
-    return {
-        "big": make_model(base / "big", hidden=64),
-        "small": make_model(base / "small"),
-        "other": make_model(base / "other", words="aa bb"),
-    }
+@pytest.fixture
+def hub(folders, tmp_path):
+    return FakeHub(tmp_path / "hub", {f"org/{name}": folder for name, folder in folders.items()})
 
 
 @pytest.fixture
-def hub(folders, tmp_path):
-    return FakeHub(tmp_path, org__big=folders["big"], org__small=folders["small"])
+def place(folders, tmp_path) -> Path:
+    """A copy of the small model to change."""
+    return Path(shutil.copytree(folders["small"], tmp_path / "changed"))
 
 
 def test_a_pair_is_downloaded_with_progress_and_runs(hub):
@@ -79,40 +74,28 @@ def test_a_pair_is_downloaded_with_progress_and_runs(hub):
     assert logits.shape == (1, 257)
 
 
-def test_folders_work_as_well(folders):
-    pair = load_pair(target=str(folders["big"]), draft=str(folders["small"]), dtype="float32", device="cpu")
-    assert pair.target.info.source == "big" and len(pair.target.info.fingerprint) == 16
-
-
-def test_other_tokens_are_refused_before_the_weights(folders, hub):
-    hub.folders["org/other"] = make_reordered(folders["small"], hub.cache / "reordered")
+def test_other_tokens_are_refused_before_the_weights(hub, place):
+    text = json.loads((place / "tokenizer.json").read_text())
+    vocab = text["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (place / "tokenizer.json").write_text(json.dumps(text))
+    hub.folders["org/other"] = place
     with pytest.raises(UserError, match="different tokenizers"):
         load_pair(target="org/big", draft="org/other", device="cpu", hub=hub)
     assert hub.fetched_weights() == []
 
 
-def make_reordered(folder: Path, place: Path) -> Path:
-    """The same model with two tokens swapped."""
-    shutil.copytree(folder, place)
-    text = json.loads((place / "tokenizer.json").read_text())
-    vocab = text["model"]["vocab"]
-    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
-    (place / "tokenizer.json").write_text(json.dumps(text))
-    return place
-
-
-def test_a_longer_vocabulary_of_the_same_tokens_is_no_other_tokenizer(folders):
-    pair = load_pair(target=str(folders["big"]), draft=str(folders["other"]), dtype="float32", device="cpu")
+def test_folders_work_as_well_also_where_the_draft_has_further_tokens(folders, tmp_path):
+    draft = make_model(tmp_path / "other", words="aa bb")
+    pair = load_pair(target=str(folders["big"]), draft=str(draft), dtype="float32", device="cpu")
     assert pair.draft().vocab_size == pair.target.vocab_size + 2
+    assert pair.target.info.source == "big" and len(pair.target.info.fingerprint) == 16
 
 
 @pytest.mark.parametrize(
     "change, words",
     [
-        (
-            {"auto_map": {"AutoModelForCausalLM": "evil.Model"}},
-            "code from its own repository, which is never run",
-        ),
+        ({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}, "code from its own repository, which is never run"),
         ({"model_type": None}, "has no model_type"),
         ({"num_attention_heads": 0}, "its config.json has num_attention_heads = 0"),
         ({"hidden_size": -32}, "its config.json has hidden_size = -32"),
@@ -121,27 +104,24 @@ def test_a_longer_vocabulary_of_the_same_tokens_is_no_other_tokenizer(folders):
         ({"vocab_size": True}, "its config.json has vocab_size = True"),
     ],
 )
-def test_bad_configs_are_refused_before_the_weights(folders, hub, tmp_path, change, words):
-    place = tmp_path / "changed"
-    shutil.copytree(folders["small"], place)
+def test_bad_configs_are_refused_before_the_weights(hub, place, change, words):
     config = json.loads((place / "config.json").read_text()) | change
     (place / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
-    hub.folders["org/changed"] = place
-    with pytest.raises(UserError, match=words):
-        load_pair(target="org/big", draft="org/changed", device="cpu", hub=hub)
-    with pytest.raises(UserError, match=words):
-        load_pair(target=str(folders["big"]), draft=str(place), device="cpu", hub=hub)
-    assert hub.fetched_weights() == []
+    assert_refused(hub, place, words)
 
 
-def test_pickles_are_refused(folders, hub, tmp_path):
-    place = tmp_path / "pickled"
-    shutil.copytree(folders["small"], place)
+def test_pickles_are_refused(hub, place):
     (place / "model.safetensors").rename(place / "pytorch_model.bin")
-    hub.folders["org/pickled"] = place
-    for draft in ("org/pickled", str(place)):
-        with pytest.raises(UserError, match="no safetensors weights"):
+    assert_refused(hub, place, "no safetensors weights")
+
+
+def assert_refused(hub: FakeHub, place: Path, words: str) -> None:
+    """As a draft from the Hub and from its folder, before any weights were fetched."""
+    hub.folders["org/changed"] = place
+    for draft in ("org/changed", str(place)):
+        with pytest.raises(UserError, match=words):
             load_pair(target="org/big", draft=draft, device="cpu", hub=hub)
+    assert hub.fetched_weights() == []
 
 
 @pytest.mark.parametrize(
@@ -172,18 +152,14 @@ def test_what_is_too_large_is_refused_before_it_is_downloaded(hub, monkeypatch, 
         ([], "is not a list of weights"),
     ],
 )
-def test_an_index_that_points_elsewhere_is_refused(folders, tmp_path, index, words):
-    place = tmp_path / "indexed"
-    shutil.copytree(folders["small"], place)
+def test_an_index_that_points_elsewhere_is_refused(folders, place, index, words):
     (place / "pytorch_model.bin").write_bytes(b"a pickle, which must never be read")
     (place / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match=words):
         load_pair(target=str(folders["big"]), draft=str(place), device="cpu")
 
 
-def test_an_index_of_files_in_the_folder_is_followed(folders, tmp_path):
-    place = tmp_path / "indexed"
-    shutil.copytree(folders["small"], place)
+def test_an_index_of_files_in_the_folder_is_followed(place):
     check_index(place)
     (place / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
     check_index(place)
@@ -207,24 +183,24 @@ try:
 except UserError as error:
     print("SENTENCE", error)
 """
-    settings = {
-        "HF_ENDPOINT": address,
-        "HF_HUB_OFFLINE": offline,
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HOME": "/nowhere",
-    }
-    ended = subprocess.run([sys.executable, "-c", script], env=os.environ | settings, capture_output=True, text=True)
+    settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HOME": "/nowhere", "HF_ENDPOINT": address}
+    environment = os.environ | settings | {"HF_HUB_OFFLINE": offline}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert ended.stdout.startswith("SENTENCE") and "Traceback" not in ended.stderr, ended.stdout + ended.stderr
     assert "network" in ended.stdout
 
 
-def test_unknown_models_and_folders(hub):
-    with pytest.raises(UserError, match="no model org/none"):
-        load_pair(target="org/none", draft="org/small", device="cpu", hub=hub)
-    with pytest.raises(UserError, match="no folder"):
-        load_pair(target="./nowhere", draft="org/small", device="cpu", hub=hub)
-    with pytest.raises(UserError, match="both a target and a draft"):
-        load_pair(target="org/big", hub=hub)
+@pytest.mark.parametrize(
+    "models, words",
+    [
+        ({"target": "org/none", "draft": "org/small"}, "no model org/none"),
+        ({"target": "./nowhere", "draft": "org/small"}, "no folder"),
+        ({"target": "org/big"}, "both a target and a draft"),
+    ],
+)
+def test_unknown_models_and_folders(hub, models, words):
+    with pytest.raises(UserError, match=words):
+        load_pair(**models, device="cpu", hub=hub)
 
 
 def test_a_public_deployment_loads_known_pairs_only(folders, hub, monkeypatch):
@@ -286,36 +262,6 @@ def test_presets_are_named_and_sound():
 )
 def test_hub_ids(place, expected):
     assert is_hub_id(place) is expected
-
-
-def test_embedded_pairs_are_read_from_disk(folders, tmp_path):
-    place = tmp_path / "pairs" / "mini"
-    shutil.copytree(folders["big"], place / "target")
-    shutil.copytree(folders["small"], place / "drafts" / "one")
-    described = {
-        "name": "mini",
-        "title": "Mini",
-        "target": "target",
-        "drafts": {"one": "drafts/one"},
-        "default_draft": "one",
-        "draft_weights": {"one": "int4"},
-    }
-    (place / "pair.json").write_text(json.dumps(described))
-    (tmp_path / "pairs" / "index.json").write_text('{"default": "mini"}')
-    found = pairs.embedded_pairs(tmp_path / "pairs")
-    assert [pair.name for pair in found] == ["mini"]
-    assert [found[0].weights_of(name) for name in ("one", "two")] == ["int4", "auto"]
-    assert pairs.find_pair("", tmp_path / "pairs").name == "mini"
-    (place / "pair.json").write_text(json.dumps(described | {"default_draft": "two"}))
-    with pytest.raises(UserError, match="two is not among its drafts"):
-        pairs.read_pair(place)
-    for wrong in ({"two": "int8"}, {"one": "int2"}, "int2", ["one"], True):
-        (place / "pair.json").write_text(json.dumps(described | {"draft_weights": wrong}))
-        with pytest.raises(UserError, match="does not describe a pair: (at draft_weights|two is not among)"):
-            pairs.read_pair(place)
-    (place / "pair.json").write_text("{")
-    with pytest.raises(UserError, match="Cannot read mini/pair.json"):
-        pairs.read_pair(place)
 
 
 def test_tokens_that_are_not_whole_characters_show_their_bytes(folders):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import gguf
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
 from decoding.backends.jobs import Jobs
 from decoding.bench.against import floor_bytes
@@ -19,8 +19,6 @@ from decoding.engines.choosing import target_formats
 from decoding.engines.formats.int4 import GROUP, Groups, Int4Linear, joined, round_to_groups
 from decoding.engines.gguf import read_groups
 from decoding.engines.invariance import keeps_bits
-from decoding.engines.lean import LeanModel
-from decoding.engines.loading import describe_model
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.evaluation.options import options_from_dict
@@ -30,7 +28,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
 from tests.commands import command
 from tests.lean_models import ids, lean, random_model
-from tests.tiny_gguf import HEADS, HIDDEN, LAYERS, write_gguf
+from tests.tiny_gguf import HEADS, LAYERS, write_gguf
 from tests.tiny_pair import make_tiny_pair
 from viz.settings import command_line
 
@@ -123,22 +121,9 @@ def test_rounding_takes_the_nearest_of_sixteen_values():
     assert below.levels.shape == (32, 2 * GROUP) and isinstance(below, Groups)
 
 
-def test_fused_operations_and_biases_are_those_of_the_plain_product():
-    generator = torch.Generator().manual_seed(1)
-    weight, bias = torch.randn(32, 64, generator=generator), torch.randn(32, generator=generator)
-    x = torch.randn(5, 64, generator=generator).bfloat16()
-    other = torch.randn(5, 32, generator=generator).bfloat16()
-    linear = Int4Linear(round_to_groups(weight), bias)
-    y = linear(x)
-    assert torch.equal(linear.silu(x), torch.nn.functional.silu(y))
-    assert torch.equal(linear.times(x, other), y * other) and torch.equal(linear.plus(x, other), y + other)
-    exact = x.float() @ round_to_groups(weight).rounded().dequantised().T + bias
-    torch.testing.assert_close(y.float(), exact, atol=0.1, rtol=0.02)
-
-
 def test_a_drafts_reduced_head_takes_eight_bits():
     hf_model, kept = random_model(WIDE), torch.arange(3, 128, 5)
-    draft = LeanModel(hf_model, describe_model(hf_model, "draft", "test", "none"), "int4", head_ids=kept)
+    draft = lean(hf_model, "int4", head_ids=kept)
     assert keeps_bits(draft)
     whole = lean(hf_model, "int4")
     expected, found = whole.prefill(ids(9))[:, kept], draft.prefill(ids(9))
@@ -164,15 +149,8 @@ def test_the_lossless_command_takes_them(folders):
 
 
 def test_a_run_records_them_and_its_command_repeats_them(folders):
-    request = CompareRequest(
-        "hello",
-        target=folders[0],
-        draft=folders[1],
-        weights="int4",
-        max_new_tokens=12,
-        repeats=1,
-        lanes=["autoregressive", "static:3", "oracle"],
-    )
+    pair, lanes = dict(target=folders[0], draft=folders[1], weights="int4"), ["autoregressive", "static:3", "oracle"]
+    request = CompareRequest("hello", lanes, max_new_tokens=12, repeats=1, **pair)
     *_, (kind, data) = Jobs("cpu").run("compare", asdict(request), "r", lambda: False)
     run = run_from_json(json.dumps(data["run"]))
     assert kind == "finished" and run.settings.weights == "int4" and run.pair.target.dtype == "int4"
@@ -195,8 +173,6 @@ def test_without_a_way_they_are_refused_in_a_sentence(folders, tmp_path):
     odd = make_tiny_pair(tmp_path, intermediate=48)
     with pytest.raises(UserError, match="48 inputs and 32 outputs does not divide into groups of 32"):
         load(odd)
-    with pytest.raises(UserError, match="number format must be auto or one of .*, not int3"):
-        load(folders, dtype="int3")
     with pytest.raises(UserError, match="runs on a CPU only, not on cuda:0"):
         target_formats("int4", "cuda:0", "bfloat16")
     with pytest.raises(UserError, match="Two number formats were named, float32 and int4"):
@@ -207,15 +183,6 @@ def test_without_a_way_they_are_refused_in_a_sentence(folders, tmp_path):
 def test_other_families_are_refused_in_a_sentence(folders, tmp_path):
     config = GPT2Config(n_layer=1, n_head=2, n_embd=32, vocab_size=257, n_positions=64)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt")
-    from transformers import AutoTokenizer
-
     AutoTokenizer.from_pretrained(folders[0]).save_pretrained(tmp_path / "gpt")
     with pytest.raises(UserError, match="Only Llama-shaped models run in int4"):
         load((str(tmp_path / "gpt"), folders[1]))
-
-
-def test_only_the_sizes_of_a_llama_are_read_from_a_file(file, monkeypatch):
-    monkeypatch.setattr("decoding.engines.gguf._NAMES", {"ffn_up": "mlp.up_proj"})
-    found = read_groups(file, HEADS, HEADS)
-    sizes = {name: groups.levels.shape[1] for name, groups in found.items()}
-    assert sizes == {"model.layers.0.mlp.up_proj": HIDDEN}

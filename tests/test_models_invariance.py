@@ -8,7 +8,7 @@ import torch
 from decoding.engines.inputs import FINAL
 from decoding.engines.invariance import keeps_bits, pad_rows
 from decoding.engines.lean import LeanModel
-from decoding.engines.linears import HalfLinear, PackedLinear, UnfusedLinear, half_head
+from decoding.engines.linears import PackedLinear, UnfusedLinear
 from tests.lean_models import ids, lean, lean_config, random_model
 
 pytestmark = pytest.mark.usefixtures("all_cores")
@@ -100,14 +100,3 @@ def test_logits_leave_the_head_in_float32(weights):
     weight = weight.to(getattr(torch, weights)).float()
     with torch.inference_mode():
         torch.testing.assert_close(logits, model.last_states[0][-1:].float() @ weight.T, atol=2e-5, rtol=1e-5)
-
-
-def test_a_head_in_two_bytes_holds_bfloat16_weights_exactly():
-    weight = (torch.randn(500, 96, generator=torch.Generator().manual_seed(1)) * 0.05).bfloat16()
-    head = half_head(weight)
-    unit = torch.eye(96).bfloat16()
-    read_back = head(unit).T
-    assert torch.equal(read_back[weight.abs() >= 2**-17], weight.float()[weight.abs() >= 2**-17])
-    assert (read_back - weight.float()).abs().max() < 2**-24
-    if isinstance(head.linear, HalfLinear):
-        assert not isinstance(half_head(weight * 1e8).linear, HalfLinear)  # beyond float16: kept in float32

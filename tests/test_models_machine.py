@@ -14,7 +14,6 @@ from decoding.engines.kept_trials import try_again, usual_threads
 from decoding.engines.pair import load_pair
 from decoding.engines.threads import choose_threads, fixed_threads, thread_choices
 from tests.lean_models import CONFIGS, general, lean, random_model
-from tests.tiny_models import make_model
 from tests.toy import ToyModel
 
 
@@ -70,13 +69,11 @@ def test_a_number_that_was_asked_for_stays(monkeypatch):
     assert thread_choices()[0] == 1 and list(thread_choices()) == sorted(set(thread_choices()))
 
 
-def test_each_model_of_a_pair_has_its_own_number(tmp_path, monkeypatch):
+def test_each_model_of_a_pair_has_its_own_number(folders, own_costs, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = {64: 2, 32: 1}
-    monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
     monkeypatch.setattr(kept_trials, "choose_threads", lambda model, rows: found[model.hidden_size])
-    folders = make_model(tmp_path / "big", hidden=64), make_model(tmp_path / "small")
-    pair = load_pair(target=str(folders[0]), draft=str(folders[1]), dtype="float32", device="cpu")
+    pair = load_pair(target=str(folders["big"]), draft=str(folders["small"]), dtype="float32", device="cpu")
     assert (pair.target.info.threads, pair.draft().info.threads) == (2, 1)
     pair.target.prefill([1, 2, 3])
     assert torch.get_num_threads() == 2
@@ -85,9 +82,8 @@ def test_each_model_of_a_pair_has_its_own_number(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def trials(tmp_path, monkeypatch):
+def trials(own_costs, monkeypatch):
     """Numbers that trials find, the next one first; what they find is kept in a folder of the test's own."""
-    monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # the number would be fixed
     monkeypatch.setattr(kept_trials, "thread_choices", lambda: (1, 2, 4))
     numbers: list[int] = []
@@ -95,11 +91,7 @@ def trials(tmp_path, monkeypatch):
     return numbers
 
 
-def files_of(tmp_path):
-    return sorted((tmp_path / "costs").glob("threads-*.json"))
-
-
-def test_what_a_trial_found_is_kept_for_the_next_start(trials, tmp_path):
+def test_what_a_trial_found_is_kept_for_the_next_start(trials, own_costs):
     trials += [4, 2]
     target, draft = lean(random_model(CONFIGS["llama"])), lean(random_model(CONFIGS["qwen2"]))
     draft.info.name = "draft"
@@ -107,7 +99,7 @@ def test_what_a_trial_found_is_kept_for_the_next_start(trials, tmp_path):
     again = lean(random_model(CONFIGS["llama"]))
     again.info.threads = 3  # whatever it runs on now
     assert usual_threads(again, (1, 6)) == 4 and usual_threads(draft, (1, 2)) == 2 and trials == []
-    assert len(files_of(tmp_path)) == 2
+    assert len(list(own_costs.glob("threads-*.json"))) == 2
 
 
 def test_other_rows_formats_and_machines_are_tried_for_themselves(trials, monkeypatch):
@@ -121,11 +113,11 @@ def test_other_rows_formats_and_machines_are_tried_for_themselves(trials, monkey
 
 
 @pytest.mark.parametrize("change", [{"found": "2020-01-01T00:00:00+00:00"}, {"found": "once"}, {"chosen": 64}, None])
-def test_what_is_old_or_broken_is_tried_again(trials, tmp_path, change):
+def test_what_is_old_or_broken_is_tried_again(trials, own_costs, change):
     trials += [4, 2]
     model = lean(random_model(CONFIGS["llama"]))
     usual_threads(model, (1, 6))
-    (path,) = files_of(tmp_path)
+    (path,) = own_costs.glob("threads-*.json")
     path.write_text("{" if change is None else json.dumps(json.loads(path.read_text()) | change))
     assert usual_threads(model, (1, 6)) == 2
 

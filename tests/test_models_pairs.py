@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import huggingface_hub
 import pytest
+import torch
 from huggingface_hub import errors
 from transformers import AutoTokenizer
-from typer.testing import CliRunner
 
 from decoding.backends import base
 from decoding.engines import loading
@@ -24,32 +24,18 @@ from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
 from decoding.records import pairs
 from decoding.records.fingerprint import fingerprint
-from tests.tiny_models import make_model
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    base = tmp_path_factory.mktemp("models")
-    return {"big": make_model(base / "big", hidden=64), "small": make_model(base / "small")}
+from tests.commands import command
 
 
 def test_the_pairs_command_lists_presets_and_why_some_do_not_load(monkeypatch):
-    import typer
-
     monkeypatch.setattr(base, "has_gpu", lambda: False)
     monkeypatch.setattr(base, "memory_bytes", lambda: 23 * 10**9)
-
-    from decoding.cli.lists import pairs as command
-
-    application = typer.Typer()
-    application.command()(command)
-    result = CliRunner().invoke(application, ["--json"])
-    listed = {pair["name"]: pair for pair in json.loads(result.stdout)}
+    listed = {pair["name"]: pair for pair in json.loads(command("pairs", "--json").out)}
     assert listed["smollm2"]["loadable"] and "Gated" in listed["llama-3.1-8b"]["reason"]
     assert not listed["vicuna-13b"]["loadable"] and not listed["llama-2-70b"]["loadable"]
     assert listed["llama-2-70b"]["reason"].startswith("Its target's weights take 138 GB, and this machine has 23 GB")
     assert not any(str(pairs.MODELS) in json.dumps(pair) for pair in listed.values())
-    assert "smollm2" in CliRunner().invoke(application, []).output
+    assert "smollm2" in command("pairs").out
 
 
 def test_a_chat_template_wraps_the_prompt_and_adds_no_second_bos(folders, tmp_path):
@@ -101,63 +87,53 @@ def test_bytes_of_a_download_are_counted(monkeypatch, tmp_path):
     assert path == tmp_path / "x.safetensors" and sum(counted) == 30
 
 
-@pytest.mark.parametrize("gpus, free, spreads", [(1, 1.1, False), (2, 1.1, False), (2, 0.6, True)])
-def test_a_target_too_large_for_one_gpu_goes_over_several(folders, monkeypatch, gpus, free, spreads):
+@pytest.mark.parametrize(
+    "gpus, free, spreads", [(1, 1.1, False), (2, 1.1, False), (2, 0.6, True), (1, 0.01, None), (2, 0.01, None)]
+)
+def test_a_target_too_large_for_one_gpu_goes_over_several_or_is_refused(folders, monkeypatch, gpus, free, spreads):
     """``free`` memory on each GPU, as a share of what the pair needs."""
-    need = sum(
-        estimate_memory(*astuple(size_of(folder)), find_format("bfloat16"), "cuda", 8192).peak
-        for folder in folders.values()
-    )
+    sizes = list(map(size_of, folders.values()))
+    need = sum(estimate_memory(*astuple(size), find_format("bfloat16"), "cuda", 8192).peak for size in sizes)
     monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
     monkeypatch.setattr(pair_module, "free_memory", lambda device: int(free * need))
-    assert check_fit("big + small", list(map(size_of, folders.values())), "bfloat16", "cuda") is spreads
-
-
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_what_fits_on_no_gpu_is_refused(folders, monkeypatch, gpus):
-    monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
-    monkeypatch.setattr(pair_module, "free_memory", lambda device: 1000)
-    with pytest.raises(UserError, match="of memory on the GPU"):
-        check_fit("big + small", list(map(size_of, folders.values())), "bfloat16", "cuda")
+    if spreads is None:
+        with pytest.raises(UserError, match="of memory on the GPU"):
+            check_fit("big + small", sizes, "bfloat16", "cuda")
+    else:
+        assert check_fit("big + small", sizes, "bfloat16", "cuda") is spreads
 
 
 def test_spreading_needs_accelerate(folders, monkeypatch):
-    import torch
-
     monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="install accelerate"):
         loading.load_hf_model(folders["big"], torch.float32, spread=True)
 
 
-def test_devices_dtypes_and_drafts_that_are_not_there(folders):
-    names = dict(target=str(folders["big"]), draft=str(folders["small"]))
-    with pytest.raises(UserError, match="There is no CUDA device here"):
-        load_pair(**names, device="cuda")
-    with pytest.raises(UserError, match="must be auto, cpu, cuda"):
-        load_pair(**names, device="tpu")
-    with pytest.raises(UserError, match="number format must be auto or one of"):
-        load_pair(**names, dtype="float64", device="cpu")
-    pair = load_pair(**names, device="cpu", dtype="bfloat16")
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"device": "cuda"}, "There is no CUDA device here"),
+        ({"device": "tpu"}, "must be auto, cpu, cuda"),
+        ({"device": "cpu", "dtype": "float64"}, "number format must be auto or one of .*, not float64"),
+    ],
+)
+def test_devices_and_number_formats_that_are_not_there(folders, options, words):
+    with pytest.raises(UserError, match=words):
+        load_pair(target=str(folders["big"]), draft=str(folders["small"]), **options)
+
+
+def test_a_draft_that_is_not_there(folders):
+    pair = load_pair(target=str(folders["big"]), draft=str(folders["small"]), device="cpu", dtype="bfloat16")
     assert pair.target.info.dtype == "bfloat16" and list(pair.loaded_drafts) == ["small"]
     with pytest.raises(UserError, match="has no draft tiny. It has: small, ngram"):
         pair.draft("tiny")
 
 
 def test_embedded_drafts_run_as_their_pair_says_unless_a_dtype_is_asked_for(folders, monkeypatch):
-    described = pairs.PairDescription(
-        "mini",
-        "Mini",
-        "embedded",
-        str(folders["big"]),
-        {"a": str(folders["small"]), "b": str(folders["small"])},
-        "a",
-        draft_weights={"a": "int8"},
-    )
+    target, drafts = str(folders["big"]), dict.fromkeys("ab", str(folders["small"]))
+    described = pairs.PairDescription("mini", "Mini", "embedded", target, drafts, "a", draft_weights={"a": "int8"})
     monkeypatch.setattr(pair_module, "find_pair", lambda name: described)
-    tried = []
-    monkeypatch.setattr(
-        loading, "fastest", lambda formats, *rest: tried.append([one.name for one in formats]) or formats[0]
-    )
+    monkeypatch.setattr(loading, "fastest", lambda formats, *rest: formats[0])
     pair = load_pair("mini", device="cpu")
     assert (pair.draft("a").info.dtype, pair.draft("b").info.dtype) == ("int8", "float32")
     assert pair.draft("a").info.source == "mini/small"

@@ -12,17 +12,16 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
-from typer.testing import CliRunner
 
-from decoding.cli import _application
 from decoding.engines.pair import Pair, load_pair
 from decoding.errors import UserError
 from decoding.pictures.photo import NAMED, SIDE, pack_file, photo_of
 from decoding.records.request import CompareRequest
-from decoding.records.run_file import load_run, run_from_json, run_to_json, save_run
+from decoding.records.run_file import load_run, run_from_json, run_to_json
 from decoding.records.trace import Run
 from viz.settings import command_line
 
+from .commands import command
 from .tiny_seeing import MAKERS, QwenProcessor
 from .toy import finished_run
 
@@ -81,10 +80,8 @@ def test_every_lane_writes_the_text_of_generate(pair, picture):
     expected = generated(pair, picture, 16)
     assert len(set(expected)) > 3
     assert all(trace.output == expected and trace.verdict.same for trace in run.lanes)
-    other = pair.encode_prompt("What is this?", True, picture=picture).with_grey()
-    assert not torch.equal(
-        pair.target.prefill(other), pair.target.prefill(pair.encode_prompt("What is this?", True, picture=picture))
-    )
+    prompt = pair.encode_prompt("What is this?", True, picture=picture)
+    assert not torch.equal(pair.target.prefill(prompt), pair.target.prefill(prompt.with_grey()))
 
 
 def test_the_run_file_names_the_photograph_and_holds_a_small_preview(pair, picture):
@@ -139,26 +136,21 @@ def test_a_run_is_repeated_with_its_photograph_which_its_file_holds_on_demand(ll
     """The command that the page copies names FILE in place of the photograph, since a run does not hold it."""
     asked = CompareRequest(QUESTION, ["autoregressive", "static:2"], 6, chat=True, repeats=1, picture=picture)
     asked = replace(asked, target=str(llava.target_folder), draft=str(llava.target_folder / "draft"), dtype="float32")
-    command = shlex.split(command_line(finished_run(asked, llava).asked))[4:]
-    assert "--image=FILE" in command and not any(word.startswith("--picture") for word in command)
-    photo = noise(tmp_path / "another.png")
+    copied = shlex.split(command_line(finished_run(asked, llava).asked))[4:]
+    assert "--image=FILE" in copied and not any(word.startswith("--picture") for word in copied)
+    photo, named_file, held_file, again_file = (str(tmp_path / name) for name in ("a.png", "named", "held", "again"))
+    noise(Path(photo))
 
-    def compared(*words: str) -> Run:
-        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
-        done = CliRunner().invoke(_application(["compare"]), ["compare", *words, "--out", str(file)])
-        assert done.exit_code == 0 and "Same text" in done.stdout, done.exception or done.output
-        return load_run(file)
+    def compared(file: str, *words: str) -> Run:
+        done = command("compare", *words, "--out", file)
+        assert done.status == 0 and "Same text" in done.out, done.err
+        return load_run(Path(file))
 
-    named_photo = [word.replace("FILE", str(photo)) for word in command]
-    named = compared(*named_photo)
-    held = compared(*named_photo, "--hold-image")
+    named_photo = [word.replace("FILE", photo) for word in copied]
+    named, held = compared(named_file, *named_photo), compared(held_file, *named_photo, "--hold-image")
     assert named.picture.width == 60 and named.picture.file == "" and photo_of(held.picture.file).size == (60, 40)
-    both = CliRunner().invoke(_application(["compare"]), ["compare", *named_photo, "--picture", "🐱"])
-    assert "Give one picture" in str(both.exception)
-    save_run(named, tmp_path / "named.json")
-    save_run(held, tmp_path / "held.json")
-    refused = CliRunner().invoke(_application(["compare"]), ["compare", "--again", str(tmp_path / "named.json")])
-    assert "give the picture file again" in str(refused.exception)
-    for again in (["held.json"], ["named.json", "--image", str(photo)]):
-        run = compared("--again", str(tmp_path / again[0]), *again[1:])
+    assert "Give one picture" in command("compare", *named_photo, "--picture", "🐱").err
+    assert "give the picture file again" in command("compare", "--again", named_file).err
+    for words in ([held_file], [named_file, "--image", photo]):
+        run = compared(again_file, "--again", *words)
         assert run.picture.digest == named.picture.digest and run.lanes[0].output == named.lanes[0].output

@@ -8,19 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BloomConfig
 
-from decoding.engines.cuda import MAX_TREE, CudaModel
+from decoding.engines.cuda import MAX_TREE
 from decoding.engines.inputs import Branches, EncodedPrompt
 from decoding.engines.linears import DenseLinear
-from decoding.engines.loading import describe_model
 from decoding.records.proposal import path_to
 from tests.fake_cuda import fake_cuda
-from tests.lean_models import CONFIGS, general, ids, lean, lean_config, random_model
+from tests.lean_models import CONFIGS, fixed, general, ids, lean, lean_config, random_model
 
 pytestmark = pytest.mark.usefixtures("all_cores")
-
-
-def fixed(hf_model) -> CudaModel:
-    return CudaModel(hf_model, describe_model(hf_model, "test", "test", "none"), "float32", "cpu")
 
 
 ENGINES = {"lean": lean, "fixed": fixed, "general": general}
@@ -94,9 +89,9 @@ def test_more_rows_than_one_pass_holds(models):
 def test_what_cannot_be_kept_or_read_is_an_error(models):
     for model in models.values():
         model.prefill(ids(9))
-        for rows in ([8], [9], [5, 4]):
+        for length, rows in ((9, [8]), (6, [9]), (3, [5, 4])):
             with pytest.raises(ValueError, match="cannot keep the rows"):
-                model.rewind(6 if rows == [9] else 9 if rows == [8] else 3, rows)
+                model.rewind(length, rows)
     with pytest.raises(ValueError, match=f"more than {MAX_TREE}"):
         models["fixed"].extend(ids(150), Branches.below(9, [-1] * 150))
 
@@ -124,12 +119,12 @@ def test_a_model_that_is_told_no_positions_reads_no_trees(models):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_states_of_named_layers_are_those_of_transformers(hf_model, models, name):
-    model, text, layers = models[name], ids(310)[:250], (0, 1, -1)
+    model, text, layers = models[name], ids(310), (0, 1, -1)
     with torch.no_grad():
         states = hf_model(torch.tensor([text]), output_hidden_states=True).hidden_states
     model.kept_layers = layers
-    model.prefill(text[:200])
-    for rows in (slice(0, 200), slice(200, 206), slice(206, 250)):
+    model.prefill(text[:270])  # more than one pass
+    for rows in (slice(0, 270), slice(270, 276), slice(276, 310)):
         if rows.start:
             model.extend(text[rows])
         for layer, found in zip(layers, model.last_states, strict=True):

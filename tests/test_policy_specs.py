@@ -17,16 +17,14 @@ from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import expand_lanes, is_usable, parse_lane, spec_of
 from decoding.lookahead.spec import all_specs, evaluated_lanes, offered_lanes
-from decoding.records.trace import Costs
 from tests.evaluations import sample
+from tests.runs import make_costs
 from viz.choices import lane_choices
 from viz.figures.evaluation import family
 from viz.player.names import lane_caption, lane_heading, lane_name, lane_of_name
 
 ROOT = Path(__file__).resolve().parent.parent
-COSTS = Costs(
-    target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(SL_CAP + 1)], draft_step={"shallow": 0.1}, overhead=0.02
-)
+COSTS = make_costs(0.1, 0.02)
 DECIDING = [lane for lane in evaluated_lanes() if is_usable(lane) and not parse_lane(lane).is_learned]
 
 
@@ -148,6 +146,7 @@ def test_a_lane_string_is_taken_apart(text, draft, policy, argument):
     [
         ("static:10000", "from 1 to 20"),
         ("static:0", "autoregressive"),
+        ("tree:0", "tree:0 never guesses"),
         ("static:-3", "from 1 to 20"),
         ("static:5.5", "from 1 to 20"),
         ("static", "static:5"),

@@ -8,7 +8,9 @@ import gguf
 import numpy as np
 from gguf.quants import quantize
 from tokenizers import pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+from transformers import LlamaForCausalLM, set_seed
+
+from tests.tiny_models import tiny_config
 
 HIDDEN, HEADS, LAYERS = 32, 2, 1
 _NAMES = {
@@ -27,7 +29,10 @@ _NAMES = {
 def write_gguf(path: Path, kind: str = "Q8_0") -> LlamaForCausalLM:
     """Write a random Llama, its matrices in blocks of ``kind``; returns the model before it was quantised."""
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "<|end|>"]
-    model = _random_model(len(tokens))
+    shape = dict(hidden_size=HIDDEN, intermediate_size=64, num_hidden_layers=LAYERS, num_attention_heads=HEADS)
+    set_seed(3)
+    config = tiny_config(len(tokens), **shape, num_key_value_heads=HEADS, max_position_embeddings=128)
+    model = LlamaForCausalLM(config).eval()
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(LAYERS)
     writer.add_context_length(128)
@@ -56,22 +61,6 @@ def write_gguf(path: Path, kind: str = "Q8_0") -> LlamaForCausalLM:
     writer.write_tensors_to_file()
     writer.close()
     return model
-
-
-def _random_model(n_tokens: int) -> LlamaForCausalLM:
-    set_seed(3)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=n_tokens,
-            hidden_size=HIDDEN,
-            intermediate_size=64,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            num_key_value_heads=HEADS,
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-        )
-    ).eval()
 
 
 def _tensors(model: LlamaForCausalLM):

@@ -21,6 +21,7 @@ SIZES = dict(
     eos_token_id=0,
     pad_token_id=0,
 )
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=28)
 SPECIAL = ("<end>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
 TEMPLATE = (
     "{% for message in messages %}<end>user: {% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -47,9 +48,7 @@ def make_llava(folder: Path) -> None:
     from transformers import CLIPImageProcessorPil, CLIPVisionConfig, LlavaConfig, LlavaProcessor
 
     tokenizer = make_tokenizer()
-    vision = CLIPVisionConfig(
-        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
-    )
+    vision = CLIPVisionConfig(**VISION, patch_size=14)
     text = LlamaConfig(vocab_size=len(tokenizer), **SIZES)
     config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=1, image_seq_length=4)
     images = CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
@@ -60,10 +59,7 @@ def make_smolvlm(folder: Path) -> None:
     from transformers import Idefics3Config, Idefics3ImageProcessorPil, Idefics3Processor
 
     tokenizer = make_tokenizer()
-    text = LlamaConfig(vocab_size=len(tokenizer), **SIZES)
-    vision = dict(
-        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=7
-    )
+    text, vision = LlamaConfig(vocab_size=len(tokenizer), **SIZES), VISION | {"patch_size": 7}
     config = Idefics3Config(image_token_id=1, vision_config=vision, text_config=text, scale_factor=2, pad_token_id=0)
     images = Idefics3ImageProcessorPil(size={"longest_edge": 56}, max_image_size={"longest_edge": 28})
     _save(folder, config, Idefics3Processor(images, tokenizer, 4, tokenizer.chat_template))
@@ -109,10 +105,8 @@ def _save(folder: Path, config, processor) -> None:
     torch.manual_seed(0)
     AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
     processor.save_pretrained(folder)
-    vocab = config.get_text_config().vocab_size
-    LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **SIZES | {"num_hidden_layers": 1})).save_pretrained(
-        folder / "draft"
-    )
+    draft = LlamaConfig(vocab_size=config.get_text_config().vocab_size, **SIZES | {"num_hidden_layers": 1})
+    LlamaForCausalLM(draft).save_pretrained(folder / "draft")
     processor.tokenizer.save_pretrained(folder / "draft")
 
 

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from decoding.comparison.compare import Cancel, Comparison
+from decoding.comparison.compare import Comparison
 from decoding.comparison.prepare import prepare
 from decoding.engines.base import CachedModel, check_rewind
 from decoding.engines.inputs import Branches, EncodedPrompt, encoded
@@ -153,9 +153,20 @@ class ToyPair:
         return deepcopy(self)
 
 
-def finished_run(request: CompareRequest, pair, cancel: Cancel = lambda: False) -> Run:
-    """Runs ``request`` and returns the run, without events. Raises UserError, Cancelled before there is one."""
-    comparison = Comparison(prepare(request, pair), cancel, "run")
+def finished_run(request: CompareRequest, pair) -> Run:
+    """Runs ``request`` and returns the run, without events. Raises UserError."""
+    comparison = Comparison(prepare(request, pair), lambda: False, "run")
     for _ in comparison.events():
         pass
     return comparison.run
+
+
+def quick_run(lanes: list[str], pair=None, prompt: str = "abc", **settings) -> Run:
+    """A short run of these lanes on ``pair``, or on toys; ``settings`` are other fields of the request."""
+    settings = {"max_new_tokens": 40, "repeats": 1} | settings
+    return finished_run(CompareRequest(prompt, lanes=lanes, **settings), pair or ToyPair())
+
+
+def shape_of(run) -> list[tuple[int, int, int]]:
+    """(start, drafted, accepted) of each iteration of a lane, live or recorded."""
+    return [(it.start, len(it.drafted), it.n_accepted) for it in run.iterations]
