@@ -12,25 +12,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from decoding.bench import against, runs
-from decoding.bench.against import (
-    Work,
-    bench_pair,
-    bench_recorder,
-    figures_of,
-    floor_bytes,
-    interleave,
-    ratio_of,
-    ratios_of,
-)
-from decoding.bench.contenders import (
-    GenerateContender,
-    LaneContender,
-    LlamaCppContender,
-    Reading,
-    assisted_settings,
-    never_ending,
-)
+from decoding.bench import against, contenders, runs
+from decoding.bench.against import Work
+from decoding.bench.contenders import GenerateContender, LaneContender, LlamaCppContender, Reading
 from decoding.bench.markdown import as_document
 from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model
@@ -41,40 +25,25 @@ from tests.commands import Ended, command
 from tests.tiny_gguf import write_gguf
 from tests.tiny_models import make_model
 
-
-@pytest.fixture(autouse=True)
-def short_probe(monkeypatch):
-    monkeypatch.setitem(against._PROBE_BYTES, "cpu", 2**16)
-    monkeypatch.setattr(against, "ROUNDS", 2)
+pytestmark = pytest.mark.usefixtures("short_bench")
+SMALL = ["--limit", "1", "--max-new-tokens", "8"]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    base = tmp_path_factory.mktemp("models")
-    folders = make_model(base / "big", hidden=64), make_model(base / "small")
-    pair = load_pair(target=str(folders[0]), draft=str(folders[1]), dtype="float32", device="cpu", threads=1)
-    return pair, *(load_hf_model(folder, torch.float32) for folder in folders)
+def models(folders):
+    big, small = folders.values()
+    pair = load_pair(target=str(big), draft=str(small), dtype="float32", device="cpu", threads=1)
+    return pair, *(load_hf_model(folder, torch.float32) for folder in (big, small))
 
 
 def test_all_contenders_write_the_same_text(models):
     pair, hf_target, hf_draft = models
     prompts = [pair.tokenizer.encode("def f(x):"), pair.tokenizer.encode("a b c")]
-    report = bench_pair(pair, hf_target, hf_draft, prompts, Work(limit=2, repeats=2, max_new_tokens=8))
+    report = against.bench_pair(pair, hf_target, hf_draft, prompts, Work(limit=2, repeats=2, max_new_tokens=8))
     assert report.same_text == report.n_prompts == 2
-    names = [figure.name for figure in report.figures]
-    assert names == [
-        "autoregressive",
-        "static:5",
-        "heuristic",
-        "confidence:0.4",
-        "hf generate",
-        "hf assisted 5",
-        "hf assisted",
-    ]
-    assert [(ratio.ours, ratio.theirs) for ratio in report.ratios][:2] == [
-        ("autoregressive", "hf generate"),
-        ("static:5", "hf assisted 5"),
-    ]
+    ours, theirs = ["autoregressive", "static:5", "heuristic"], ["hf generate", "hf assisted 5", "hf assisted"]
+    assert [figure.name for figure in report.figures] == [*ours, "confidence:0.4", *theirs]
+    assert [(ratio.ours, ratio.theirs) for ratio in report.ratios][:2] == list(zip(ours, theirs))[:2]
     for figure in report.figures:
         speed = figure.tokens_per_s
         assert 0 < speed.low <= speed.median <= speed.high
@@ -84,23 +53,18 @@ def test_all_contenders_write_the_same_text(models):
 
 def test_the_cost_of_recording_is_that_of_the_same_calls(models):
     pair, hf_target, hf_draft = models
-    report = bench_recorder(pair, hf_target, hf_draft, [pair.tokenizer.encode("a b c")], Work(1, 2, 12))
+    report = against.bench_recorder(pair, hf_target, hf_draft, [pair.tokenizer.encode("a b c")], Work(1, 2, 12))
     assert report.same_text == 1
-    assert [(one.ours, one.theirs) for one in report.ratios] == [
-        ("hf generate, recorded", "hf generate"),
-        ("hf assisted 5, recorded", "hf assisted 5"),
-    ]
+    calls = ("hf generate", "hf assisted 5")
+    assert [(one.ours, one.theirs) for one in report.ratios] == [(f"{call}, recorded", call) for call in calls]
 
 
 def test_assisted_settings_reach_the_draft(models):
     _, hf_target, hf_draft = models
-    defaults = assisted_settings(hf_draft)
-    five = {
-        "num_assistant_tokens": 5,
-        "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": 0.0,
-    }
-    never_ending(hf_target)
+    defaults = contenders.assisted_settings(hf_draft)
+    five = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+    five["num_assistant_tokens"] = 5
+    contenders.never_ending(hf_target)
     steps = []
     handle = hf_target.register_forward_pre_hook(
         lambda module, args, kwargs: steps.append(kwargs["input_ids"].shape[1]), with_kwargs=True
@@ -112,22 +76,18 @@ def test_assisted_settings_reach_the_draft(models):
     assert hf_draft.generation_config.num_assistant_tokens == 5
     assert max(steps[1:]) == 6  # five proposals and the token before them
     GenerateContender("defaults", hf_target, hf_draft, defaults)._time([1, 2, 3], 2)
-    assert assisted_settings(hf_draft) == defaults
+    assert contenders.assisted_settings(hf_draft) == defaults
 
 
 def test_decode_time_leaves_out_the_prompt(models):
     pair, hf_target, _ = models
     prompt = pair.tokenizer.encode("x" * 100)
-    reading = GenerateContender("plain", never_ending(hf_target)).run(prompt, 10)
+    reading = GenerateContender("plain", contenders.never_ending(hf_target)).run(prompt, 10)
     assert len(reading.output) == 10 and reading.n_timed == 9 and reading.decode_s < reading.total_s
     costs = measure_costs(pair, ["small"], prompt)
     ours = LaneContender("static:5", pair, costs, 1).run(prompt, 10)
     assert ours.output == reading.output and ours.n_timed == 10
     assert ours.decode_s == pytest.approx(sum(ours.shares)) and 2 <= ours.n_iterations <= 10
-
-
-def reading(speed: float) -> Reading:
-    return Reading([1] * 10, 10 / speed, 10, 20 / speed, (0.1, 0.2, 0.0, 0.1))
 
 
 class Scripted:
@@ -140,7 +100,8 @@ class Scripted:
 
     def run(self, prompt: list[int], n: int) -> Reading:
         self.calls += 1
-        return reading(self.speeds[(self.calls - 2) % len(self.speeds)])  # the first call warms up
+        speed = self.speeds[(self.calls - 2) % len(self.speeds)]  # the first call warms up
+        return Reading([1] * 10, 10 / speed, 10, 20 / speed, (0.1, 0.2, 0.0, 0.1))
 
 
 def test_ratios_pair_the_same_prompt_and_repeat():
@@ -152,14 +113,12 @@ def test_ratios_pair_the_same_prompt_and_repeat():
         Scripted("disco", 9),
         Scripted("hf assisted", 3),
     ]
-    readings = interleave(contenders, [[1]], Work(limit=1, repeats=3, max_new_tokens=10))
-    ratio = ratio_of("autoregressive", "hf generate", readings).ratio
+    readings = against.interleave(contenders, [[1]], Work(limit=1, repeats=3, max_new_tokens=10))
+    ratio = against.ratio_of("autoregressive", "hf generate", readings).ratio
     assert (ratio.low, ratio.median, ratio.high) == pytest.approx((2.0, 3.0, 3.0))
-    figures = figures_of(contenders, readings)
-    assert [(one.ours, one.theirs) for one in ratios_of(figures, readings)] == [
-        ("autoregressive", "hf generate"),
-        ("disco", "hf assisted"),
-    ]
+    figures = against.figures_of(contenders, readings)
+    found = [(one.ours, one.theirs) for one in against.ratios_of(figures, readings)]
+    assert found == [("autoregressive", "hf generate"), ("disco", "hf assisted")]
     assert figures[0].tokens_per_s.median == pytest.approx(30) and figures[0].end_to_end == pytest.approx(15)
     assert figures[0].shares == pytest.approx([0.25, 0.5, 0.0, 0.25])
 
@@ -177,7 +136,7 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     ]
     monkeypatch.setattr(runs, "embedded_pairs", lambda: described)
     monkeypatch.setattr(pair, "name", "codepair-1")
-    small, out_folder = ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8"], tmp_path / "bench"
+    small, out_folder = [*SMALL, "--repeats", "1"], tmp_path / "bench"
     said = command("bench", *small, "--out", str(out_folder))
     assert said.out.count("same text from all on 1 of 1") == 2  # every embedded pair in one command
     text = (out_folder / "bench.md").read_text()
@@ -241,13 +200,7 @@ def test_the_floor_counts_what_a_pass_reads(models):
     pair = models[0]
     info, context = pair.target.info, 50
     cache = 2 * info.layers * 2 * 32 * 4 * context
-    assert floor_bytes(pair.target, context) == (info.parameters - info.vocab_size * 64) * 4 + cache
-
-
-@pytest.mark.parametrize("words", [("--against", "vllm"), ("--limit", "0"), ("--max-new-tokens", "1")])
-def test_bad_settings_are_refused_in_a_sentence(words):
-    status, _, err = command("bench", *words)
-    assert status == 2 and f"Invalid value for '{words[0]}'" in err
+    assert against.floor_bytes(pair.target, context) == (info.parameters - info.vocab_size * 64) * 4 + cache
 
 
 # -- llama.cpp
@@ -285,8 +238,7 @@ def llama_cpp(monkeypatch):
 
 
 def llamacpp_command(*words: str) -> Ended:
-    small = ["--limit", "1", "--repeats", "2", "--max-new-tokens", "8"]
-    return command("bench", "--against", "llamacpp", *small, *words)
+    return command("bench", "--against", "llamacpp", "--repeats", "2", *SMALL, *words)
 
 
 def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_path, monkeypatch):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from decoding.bench import against, gpu_day, runs
 from decoding.bench.gpu_day import plan, read_step, run_day, summary
+from decoding.bench.shapes import SHAPES
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription
 from tests import test_gpu
@@ -23,20 +25,8 @@ def answer(words, minutes):
     return 0, {"bench": json.dumps([REPORT]), "-q": "9 passed", "compare": "{}"}.get(words[1], json.dumps(COUNTS))
 
 
-class Inline:
-    """A pool that does its work immediately: the stand-in for CUDA works in one thread only."""
-
-    def __init__(self, workers, **options):
-        pass
-
-    def shutdown(self, wait=True):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
+class Inline(ThreadPoolExecutor):
+    """Does its work immediately: the stand-in for CUDA works in one thread only."""
 
     def submit(self, function, *args, **options):
         done = Future()
@@ -77,38 +67,21 @@ def test_no_step_begins_without_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "step, row",
+    "step, row, words",
     [
-        ("lossless", {"data": COUNTS, "text": "", "status": 0}),
-        ("lossless-bfloat16", {"data": COUNTS | {"equal": 2, "different": [1]}, "text": "", "status": 1}),
-        ("tests", {"data": None, "text": "..\n== 9 passed in 3s ==\n", "status": 0}),
-        ("bench", {"data": None, "text": "Error: out | of memory", "status": 1}),
+        ("lossless", {"data": COUNTS}, "3 of 4 texts equal to generate's, 1 near ties, 0 differ |"),
+        (
+            "lossless-bfloat16",
+            {"data": COUNTS | {"equal": 2, "different": [1]}, "status": 1},
+            "2 of 4 texts equal to plain decoding's, 1 near ties, 1 differ |",
+        ),
+        ("tests", {"text": "..\n== 9 passed in 3s ==\n"}, "9 passed in 3s |"),
+        ("bench", {"text": "Error: out | of memory", "status": 1}, "failed with status 1: Error: out / of memory |"),
     ],
 )
-def test_outcomes_in_words(tmp_path, step, row):
-    (tmp_path / f"{step}.json").write_text(json.dumps(row))
-    expected = {
-        "lossless": "| lossless | 3 of 4 texts equal to generate's, 1 near ties, 0 differ |",
-        "lossless-bfloat16": "| lossless-bfloat16 | 2 of 4 texts equal to plain decoding's, 1 near ties, 1 differ |",
-        "tests": "| tests | 9 passed in 3s |",
-        "bench": "| bench | failed with status 1: Error: out / of memory |",
-    }
-    assert expected[step] in summary(tmp_path)
-
-
-def test_the_summary_holds_the_benchmarks_reports(tmp_path):
-    (tmp_path / "bench.json").write_text(json.dumps({"status": 0, "data": [REPORT], "text": ""}))
-    text = summary(tmp_path)
-    assert (
-        "## smollm2-135m, bfloat16, cpu" in text and "| autoregressive / hf generate | 2.60× (1.90 to 3.00) |" in text
-    )
-    assert "- One target pass takes 16.000 ms, 1.60 times its bytes' 10.000 ms." in text
-
-
-def test_without_a_gpu_it_is_refused_in_a_sentence():
-    for words in (["gpu-day"], ["bench", "--device", "cuda"]):
-        status, _, err = command(*words)
-        assert status == 2 and "There is no CUDA device here" in err
+def test_outcomes_in_words(tmp_path, step, row, words):
+    (tmp_path / f"{step}.json").write_text(json.dumps({"data": None, "text": "", "status": 0} | row))
+    assert f"| {step} | {words}" in summary(tmp_path)
 
 
 SMALL = {
@@ -120,19 +93,34 @@ SMALL = {
 }
 
 
+REPORTED = (
+    "| autoregressive |",
+    "| static:5 |",
+    "| heuristic |",
+    "| hf generate |",
+    "| hf generate static |",
+    "| hf assisted 5 |",
+    "| static:5 / hf assisted 5 |",
+    "- One target pass takes ",
+    "- One draft pass takes ",
+    "- One planned draft pass takes ",
+    "per iteration at context",
+    "same text from all on 1 of 1 prompts",
+)
+
+
 @pytest.mark.timeout(600)
-def test_every_step_runs_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
-    """The commands as the day asks for them, on smaller work; the shaped pairs are in tests/test_bench_shapes.py."""
+def test_every_step_runs_on_a_stand_in(tiny_pair, short_bench, monkeypatch, tmp_path):
+    """The commands as the day asks for them, on smaller work; the benchmark also on a shaped pair of reduced sizes."""
     target, draft = tiny_pair
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
+    reduced = dict(hidden=64, intermediate=96, heads=4, kv_heads=1, layers=2, draft_layers=1, vocab=300, context=256)
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
-    monkeypatch.setattr(runs, "SHAPES", ())
-    monkeypatch.setattr(against, "POLICIES", ())
+    monkeypatch.setattr(runs, "SHAPES", [replace(SHAPES[1], **reduced)])
+    monkeypatch.setattr(against, "POLICIES", ("heuristic",))
     for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 4)):
         monkeypatch.setattr(against, name, value)
-    monkeypatch.setitem(against._PROBE_BYTES, "cuda", 2**16)
-    monkeypatch.setattr(against, "ROUNDS", 2)
     monkeypatch.setattr("decoding.backends.jobs.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(gpu_day, "LANES", "autoregressive,static:3")
     asked = []
@@ -149,7 +137,8 @@ def test_every_step_runs_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
     steps = ["tests", "lossless", "lossless-bfloat16", "bench", "recording", "evaluation"]
     assert [step.name for step in plan(tmp_path, 25.0)] == steps and len(asked) == len(steps)
     text = (tmp_path / "day" / "summary.md").read_text()
-    assert cuda.graphs and "failed" not in text and "not run" not in text
+    assert "failed" not in text and "not run" not in text and "Left out" not in text and "eagerly" not in text
+    assert len(cuda.graphs) > 20 and cuda.events and cuda.memory.fills and all(cuda.memory.fills)
     assert "texts equal to generate's" in text and "texts equal to plain decoding's" in text
     assert "2 of 2 lanes wrote the same text" in text and "| evaluation | done |" in text
     run_file, evaluation = (
@@ -157,6 +146,6 @@ def test_every_step_runs_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
     )
     assert run_file["pair"]["target"]["engine"] == "cuda-graphs" and run_file["machine"]["gpu"]
     assert evaluation["data"]["setting"]["machine"]["gpu"], "compare and evaluate take the GPU by themselves"
-    (report,) = read_step(tmp_path / "day", "bench")["data"]
-    assert "hf generate static" in [figure["name"] for figure in report["figures"]]
+    assert "tiny, float32, cuda" in text and "8B/1B-shaped, float32, cuda" in text
+    assert [row for row in REPORTED if text.count(row) < 2] == [], "of both pairs"
     assert list(run_day(tmp_path / "day", 30.0, run)) == [f"{step}: done before." for step in steps]
