@@ -36,7 +36,6 @@ from decoding.lookahead.policy_files import read_policy
 from decoding.lookahead.repetition import LONGEST
 from decoding.loop.acceptance import Greedy
 from decoding.loop.limits import Limits
-from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
 from decoding.records.trace import Chain, Guesses
 
@@ -44,27 +43,21 @@ from .commands import command
 from .feature_pair import WIDTH, load_feature_pair
 from .learned_heads import make_features, make_heads, make_weights
 from .tiny_pair import make_tiny_pair
-from .toy import finished_run
+from .toy import quick_run
 
 OPTIONS = FitOptions("code", n_train=22, n_validation=3, max_new_tokens=24, epochs=1)
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    """Texts are kept only in this folder."""
-    monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))
-
-
-@pytest.fixture(autouse=True)
-def few_tries(monkeypatch):
+def few_tries(monkeypatch, tmp_path):
     """What costs least is chosen from few heads, settings and timings: what wins does not matter here."""
+    monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))  # texts are kept only in this folder
     monkeypatch.setattr("decoding.fit.run.COST_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.run.DECISION_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.candidates.CAPS", (8, SL_CAP))
     monkeypatch.setattr("decoding.fit.disco.VARIANTS", [(32, "hard", False), (32, "soft", True)])
-    monkeypatch.setattr(
-        "decoding.fit.specdecpp.VARIANTS", [("mixed", 3, None), ("clean", 0, "margin"), ("clean", 1, "p")]
-    )
+    variants = [("mixed", 3, None), ("clean", 0, "margin"), ("clean", 1, "p")]
+    monkeypatch.setattr("decoding.fit.specdecpp.VARIANTS", variants)
     monkeypatch.setattr("decoding.fit.costaware.FLAT_FROM", (8, LONGEST + 1))
 
 
@@ -119,34 +112,31 @@ def test_the_command_writes_policies_that_load_and_decide(places, pair, prompts)
 
 
 def test_a_cancelled_fit_writes_nothing(pair, prompts):
-    folder = pair.draft_folders[pair.default_draft] / "policies"
-    before = sorted(folder.glob("*")) if folder.exists() else []
-    stamps = [path.stat().st_mtime_ns for path in before]
+    def written() -> dict:
+        return {path: path.stat().st_mtime_ns for path in pair.draft_folders["draft"].rglob("*")}
+
+    before = written()
     with pytest.raises(Cancelled):
-        fit(pair, [pair.default_draft], OPTIONS, cancelled=lambda: True)
-    assert [path.stat().st_mtime_ns for path in before] == stamps
+        fit(pair, ["draft"], OPTIONS, cancelled=lambda: True)
+    assert written() == before
 
 
-def test_a_suite_without_a_usable_prompt_is_reported(pair, prompts):
-    prompts["text"] = lambda n: "x" * 5000
-    with pytest.raises(UserError, match="has no usable prompt in its train split"):
-        fit(pair, [pair.default_draft], OPTIONS)
-
-
-def test_too_few_positions_are_reported(pair, prompts):
-    few = FitOptions("code", n_train=2, n_validation=2, max_new_tokens=16)
-    with pytest.raises(UserError, match="Only 32 positions to train on"):
-        fit(pair, [pair.default_draft], few)
-
-
-def test_ngram_cannot_be_fitted(pair):
-    with pytest.raises(UserError, match="fit a model draft"):
-        fit(pair, ["ngram"], OPTIONS)
+@pytest.mark.parametrize(
+    "draft, prompt, options, words",
+    [
+        ("draft", "x" * 5000, OPTIONS, "has no usable prompt in its train split"),
+        ("draft", "x", replace(OPTIONS, n_train=2, max_new_tokens=16), "Only 32 positions to train on"),
+        ("ngram", "x", OPTIONS, "fit a model draft"),
+    ],
+)
+def test_what_cannot_be_fitted_is_reported(pair, prompts, draft, prompt, options, words):
+    prompts["text"] = lambda n: f"{n}{prompt}"
+    with pytest.raises(UserError, match=words):
+        fit(pair, [draft], options)
 
 
 def test_training_that_diverges_is_reported():
-    n = 600
-    positions = _positions(n)
+    positions = _positions(600)
     positions.entropy[5] = np.nan
     with pytest.raises(UserError, match="Training the policy disco diverged"):
         train_disco(positions, positions, 4, "hard", 1, 0)
@@ -199,18 +189,15 @@ def test_collected_guesses_are_the_live_drafts(pair):
     collector = ParallelCollector(target, draft, 257)
     collector.add(prompt, text)
     found = collector.positions()
-    for at in range(n):
-        draft.rewind(0)
-        row = draft.prefill(prompt + text[:at])[-1].softmax(-1)
-        assert found.match[at] == float(int(row.argmax()) == text[at])
-        assert found.p[at] == pytest.approx(float(row.max()), rel=1e-4)
-        first, second = row.topk(2).values.log().tolist()
-        assert found.margin[at] == pytest.approx(first - second, rel=1e-3, abs=1e-4)
     assert not draft.kept_layers
     draft.kept_layers = FINAL
     for at in range(n):
-        draft.rewind(0)
-        guess = int(draft.prefill(prompt + text[:at])[-1].argmax())
+        row = draft.prefill(prompt + text[:at])[-1].softmax(-1)
+        guess = int(row.argmax())
+        assert found.match[at] == float(guess == text[at])
+        assert found.p[at] == pytest.approx(float(row.max()), rel=1e-4)
+        first, second = row.topk(2).values.log().tolist()
+        assert found.margin[at] == pytest.approx(first - second, rel=1e-3, abs=1e-4)
         draft.extend([guess])
         np.testing.assert_allclose(found.clean[at], draft.last_states[0][-1].numpy(), rtol=2e-3, atol=2e-3)
     draft.kept_layers = ()
@@ -291,7 +278,7 @@ def test_policies_are_fitted_for_it_and_decode(reading, prompts):
     (one,) = fit(reading, ["feature"], few)
     assert [policy.policy for policy in one.policies] == ["disco", "specdecpp", "costaware"]
     lanes = ["autoregressive", *(f"feature/{policy.policy}" for policy in one.policies)]
-    run = finished_run(CompareRequest(prompts["text"](3), lanes=lanes, max_new_tokens=16, repeats=1), reading)
+    run = quick_run(lanes, reading, prompts["text"](3), max_new_tokens=16)
     assert all(trace.verdict.same for trace in run.lanes)
     assert set(run.chains["feature"].starts[0].scores) == {"disco", "specdecpp", "costaware"}
     folder = reading.draft_folders["feature"] / "policies"
@@ -374,19 +361,3 @@ def test_the_network_learns_what_only_the_counts_tell():
         train_table(positions, positions, "p", 8, 200, 0).loss,
     ]
     assert losses[0] < 0.3 < 0.5 < losses[1]
-
-
-# -- the command
-
-
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
-        (["--pair", "nothing-like-it"], "There is no pair nothing-like-it"),
-        (["--target", "somewhere"], "Name the draft's folder as well"),
-        (["--target", "/no/such/target", "--draft", "/no/such/draft"], "There is no folder"),
-    ],
-)
-def test_the_command_answers_bad_input_with_a_sentence(arguments, sentence):
-    status, _, err = command("fit", *arguments)
-    assert status == 2 and sentence in err
