@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import gradio as gr
 import pytest
 from transformers import AutoTokenizer
 
 from decoding.engines.pair import Pair, load_pair
 from decoding.engines.tokenizer import Tokenizer
 from decoding.errors import UserError
-from decoding.records.pairs import is_asked
+from decoding.records.pairs import PairDescription, is_asked
 from decoding.records.request import CompareRequest, request_from_dict
 from decoding.records.run_file import run_from_json, to_plain
 from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
-from tests.toy import ToyPair, finished_run
+from tests.toy import quick_run
 from viz.player.payload import run_payload
+from viz.race_form import build_form
 from viz.settings import form_of
 
 TEMPLATE = (
@@ -84,10 +87,9 @@ def test_what_cannot_be_is_a_sentence(pair, tmp_path):
 
 
 def test_a_run_file_carries_how_the_prompt_was_meant_and_older_ones_are_read():
-    request = CompareRequest("ab", lanes=["autoregressive"], repeats=1, max_new_tokens=4, chat=True, system="kind")
-    run = finished_run(request, ToyPair())
+    run = quick_run(["autoregressive"], chat=True, system="kind")
     data = to_plain(run)
-    assert run_from_json(json.dumps(data)).settings == request
+    assert run_from_json(json.dumps(data)).settings == run.settings and run.settings.system == "kind"
     for old in ("chat", "system"):
         del data["settings"][old]
     for entry in data["vocab"].values():
@@ -110,11 +112,11 @@ def test_the_page_shows_the_template_on_demand_and_begins_the_answer_on_a_line_o
     name = pair.tokenizer.token_text(end).text
     pair.tokenizer._hf.chat_template = f"{name}{TEMPLATE}"  # as many templates begin
     try:
-        asked = run_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair))
+        asked = run_payload(quick_run(["static:2"], pair, "hi", chat=True))
     finally:
         pair.tokenizer._hf.chat_template = TEMPLATE
     assert asked["read"] == [[name, True], ["<be kind><user:hi><assistant:", False]] and asked["prompt"] == "hi\n"
-    plain = run_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1), pair))
+    plain = run_payload(quick_run(["static:2"], pair, "hi"))
     assert (plain["read"], plain["prompt"]) == ([], "hi")
     assert is_asked(None, "smollm2") and not is_asked(None, "nobody knows") and not is_asked(None, "../models")
     assert not is_asked(None, "x" * 400)  # longer than a file may be called
@@ -122,27 +124,19 @@ def test_the_page_shows_the_template_on_demand_and_begins_the_answer_on_a_line_o
 
 def test_the_text_ends_with_the_message(pair):
     pair.tokenizer.eos_ids = frozenset(range(pair.target.vocab_size))  # whatever it says ends it
-    run = finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair)
+    run = quick_run(["static:2"], pair, "hi", chat=True)
     assert run.lanes[0].finish == "eos" and len(run.lanes[0].output) == 1
     assert run_payload(run)["lanes"][0]["ends"]
 
 
 def test_the_form_says_why_another_pair_serves_and_names_cards():
-    import gradio as gr
+    plain = PairDescription("p", "P", "embedded", "t", {"d": "d"}, "d")
+    small, chat = replace(plain, note="The big one is missing."), replace(plain, title="Chat", card="c", licence="MIT")
 
-    from decoding.records.pairs import PairDescription
-    from viz.race_form import build_form
-
-    small = PairDescription("small", "Small", "embedded", "t", {"d": "d"}, "d", note="The big one is missing.")
-    chat = PairDescription("c", "Chat", "embedded", "t", {"d": "d"}, "d", card="https://card", licence="MIT")
-    for pairs, shown in (
-        (
-            [small, chat],
-            {"pair-note": "The big one is missing.", "pair-cards": "Chat: [model card](https://card), MIT."},
-        ),
-        ([PairDescription("p", "P", "embedded", "t", {"d": "d"}, "d")], {}),
-    ):
+    def said(pairs) -> dict[str, str]:
         with gr.Blocks() as page:
             build_form(form_of(CompareRequest("")), [], pairs, "")
-        texts = {one.elem_id: one.value for one in page.blocks.values() if isinstance(one, gr.Markdown) and one.value}
-        assert texts == shown
+        return {one.elem_id: one.value for one in page.blocks.values() if isinstance(one, gr.Markdown) and one.value}
+
+    assert said([small, chat]) == {"pair-note": "The big one is missing.", "pair-cards": "Chat: [model card](c), MIT."}
+    assert said([plain]) == {}

@@ -149,20 +149,16 @@ def test_names_from_a_result_are_inert(tmp_path):
     assert "<img" not in page
 
 
-def test_the_page_loads_the_library_from_beside_it(tmp_path):
-    first, second = (write_html(report_of(one), tmp_path) for one in (make_evaluation(), make_drafts()))
-    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "drafts-report.html", LIBRARY}
-    for path in (first, second):
-        page = path.read_text()
+def test_a_command_writes_pages_that_load_the_library_from_beside_them(tmp_path, capsys):
+    results = {"result.json": make_evaluation(), "drafts-result.json": make_drafts()}
+    for name, result in results.items():
+        save_result(result, tmp_path / name)
+    main([tmp_path / name for name in results])
+    assert {path.name for path in tmp_path.iterdir()} == {*results, "report.html", "drafts-report.html", LIBRARY}
+    for name in ("report.html", "drafts-report.html"):
+        page = (tmp_path / name).read_text()
         assert len(page) < 300_000 and f'src="{LIBRARY}"' in page
         assert "https://" not in page and "var(--" not in page
-
-
-def test_the_page_is_written_by_a_command_from_a_result_of_either_kind(tmp_path, capsys):
-    for name, result in {"result.json": make_evaluation(), "drafts-result.json": make_drafts()}.items():
-        save_result(result, tmp_path / name)
-    main([tmp_path / "result.json", tmp_path / "drafts-result.json"])
-    assert {"report.html", "drafts-report.html", LIBRARY} <= {path.name for path in tmp_path.iterdir()}
     with pytest.raises(typer.Exit):
         main([tmp_path / "none.json"])
     assert "Cannot read" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import KINDS, prepare
 from decoding.errors import UserError
-from decoding.evaluation import slices, stages
+from decoding.evaluation import collect, slices, stages
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.report import markdown, tables_of
@@ -18,12 +17,11 @@ from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.evaluation.stages import open_evaluation
 from decoding.evaluation.trees import GROWTHS, TITLE, TUNED
 from decoding.lookahead.lanes import parse_lane
-from decoding.records.json_lines import Lines
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
-from decoding.records.trace import Costs
+from tests.runs import make_costs
 from tests.test_core_draft_kinds import Listener, feature_pair
-from tests.toy import ToyPair
+from tests.toy import ToyPair, shape_of
 from viz.figures.evaluation import draw_pareto
 from viz.reports.report import EvaluationReport
 
@@ -38,17 +36,16 @@ OPTIONS = EvaluationOptions(
 )
 
 
+COSTS = make_costs(drafts=("small", "weak"))
+
+
 @pytest.fixture(autouse=True)
 def prompts(monkeypatch):
     """Short prompts of two suites in place of the real ones."""
 
-    def load_suite(name, split=None, limit=None):
-        texts = [f"{split} prompt {index}" for index in range(6)]
-        found = [
-            Prompt(f"{split}-{index}", "code" if index % 2 else "prose", split or "test", text, "toy")
-            for index, text in enumerate(texts)
-        ]
-        return found[:limit]
+    def load_suite(name, split, limit):
+        suites = ("prose", "code") * 3
+        return [Prompt(f"{split}-{n}", suites[n], split, f"{split} prompt {n}", "toy") for n in range(6)][:limit]
 
     monkeypatch.setattr(stages, "load_suite", load_suite)
 
@@ -56,7 +53,6 @@ def prompts(monkeypatch):
 @pytest.fixture(autouse=True)
 def quick_costs(monkeypatch):
     """Costs are measured on one prompt only, and are equal in every test."""
-    from decoding.evaluation import collect
 
     class Timer:
         def __init__(self, pair, drafts, prompt, context):
@@ -66,8 +62,7 @@ def quick_costs(monkeypatch):
             yield 0.5
 
         def costs(self):
-            curve = [1 + 0.02 * n for n in range(21)]
-            return Costs(target_s=0.01, verify_curve=curve, draft_step=self.c, overhead=0.02)
+            return make_costs(rise=0.02, draft_step=self.c, decision={})
 
     monkeypatch.setattr(collect, "Timer", Timer)
     monkeypatch.setattr(collect, "measure_decision", lambda prepared, lane, costs, n_tokens: 0.001)
@@ -116,19 +111,16 @@ def test_a_draft_with_a_chain_from_every_start_has_all_figures(tmp_path, monkeyp
 def test_lanes_that_take_turns_write_what_they_write_alone(monkeypatch, seconds):
     """Slices of one iteration, of some, and none at all."""
     pair, lanes = ToyPair(agree=0.85), ["autoregressive", "static:5", "confidence:0.4", "weak/static:3"]
-    request = CompareRequest("some prompt", lanes=lanes, max_new_tokens=48)
-    prepared = prepare(request, pair)
-    costs = Costs(target_s=0.01, verify_curve=[1.0], draft_step={"small": 0.1, "weak": 0.1}, overhead=0.0)
-    alone = {lane: LaneRun(prepared, parse_lane(lane), costs).run() for lane in lanes}
+    prepared = prepare(CompareRequest("some prompt", lanes=lanes, max_new_tokens=48), pair)
+    alone = {lane: LaneRun(prepared, parse_lane(lane), COSTS).run() for lane in lanes}
     if seconds is None:
         monkeypatch.setattr(ToyPair, "can_fork", False)
     else:
         monkeypatch.setattr(slices, "SLICE_S", seconds)
-    found = slices.Slices(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
+    found = slices.Slices(pair, COSTS, lambda: False).run(lambda: prepare(prepared.request, pair), lanes, {})
     assert list(found) == lanes and gc.isenabled()
     for lane, run in found.items():
-        assert run.output == alone[lane].output, lane
-        assert [one.n_accepted for one in run.iterations] == [one.n_accepted for one in alone[lane].iterations]
+        assert run.output == alone[lane].output and shape_of(run) == shape_of(alone[lane]), lane
 
 
 def test_turns_go_to_the_shortest_text(monkeypatch):
@@ -145,8 +137,7 @@ def test_turns_go_to_the_shortest_text(monkeypatch):
     monkeypatch.setattr(slices, "LaneRun", Observed)
     pair, lanes = ToyPair(agree=0.95), ["autoregressive", "static:5"]
     request = CompareRequest("some prompt", lanes=lanes, max_new_tokens=40)
-    costs = Costs(target_s=0.01, verify_curve=[1.0], draft_step={"small": 0.1}, overhead=0.0)
-    slices.Slices(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
+    slices.Slices(pair, COSTS, lambda: False).run(lambda: prepare(request, pair), lanes, {})
     length = dict.fromkeys(lanes, 0)
     for lane, now in order:
         assert length[lane] == min(length.values())
@@ -164,16 +155,12 @@ def test_a_stopped_evaluation_goes_on_from_where_it_was(tmp_path):
     whole = run(tmp_path / "whole")[1]
     steps = list(open_evaluation(OPTIONS, ToyPair(agree=0.85), tmp_path / "parts", after(150)).run())
     assert steps and all(isinstance(step, Progress) for step in steps)
-    kept = len(Lines(tmp_path / "parts" / "texts.jsonl", _key(tmp_path / "parts")).records)
-    assert 0 < kept < 7
+    _, *kept = (tmp_path / "parts" / "texts.jsonl").read_text().splitlines()
+    assert 0 < len(kept) < 7
     again, result = run(tmp_path / "parts")
     repeated = [step for step in again if step.stage == "chains"]
-    assert len(repeated) <= 7 - kept + 1
+    assert len(repeated) <= 7 - len(kept) + 1
     assert _timeless(result) == _timeless(whole)
-
-
-def _key(folder) -> dict:
-    return json.loads((folder / "texts.jsonl").read_text().splitlines()[0])
 
 
 def _timeless(result: EvaluationResult) -> list:
@@ -198,33 +185,23 @@ def test_the_folder_of_another_evaluation_is_refused(tmp_path):
 
 
 def test_a_finished_evaluation_asks_the_models_for_nothing(tmp_path):
-    first = run(tmp_path)[1]
-    pair = ToyPair(agree=0.85)
-    pair.target.passes.clear()
-    again = run(tmp_path, pair=pair)[1]
-    assert not pair.target.passes
-    assert again.figures == first.figures
+    first, pair = run(tmp_path)[1], ToyPair(agree=0.85)
+    assert run(tmp_path, pair=pair)[1].figures == first.figures and not pair.target.passes
 
 
-def test_no_time_on_the_clock_leaves_the_simulation(tmp_path):
-    _, result = run(tmp_path, replace(OPTIONS, minutes=0.0))
-    assert result.figures and not any(one.metric.startswith("clock_") for one in result.figures)
+def test_with_no_time_one_prompt_of_each_split_is_simulated_and_none_timed(tmp_path):
+    for n in (1, 2):  # one more each time
+        result = run(tmp_path, replace(OPTIONS, chain_minutes=0.0, minutes=0.0))[1]
+        assert result.setting.validation_prompts == sum(result.setting.prompts.values()) == n
+        assert result.figures and not any(one.metric.startswith("clock_") for one in result.figures)
+    assert sum(run(tmp_path)[1].setting.prompts.values()) == 4
 
 
-def test_with_no_time_for_chains_one_prompt_of_each_split_is_done(tmp_path):
-    first = run(tmp_path, replace(OPTIONS, chain_minutes=0.0))[1]
-    assert first.setting.validation_prompts == 1 and sum(first.setting.prompts.values()) == 1
-    second = run(tmp_path, replace(OPTIONS, chain_minutes=0.0))[1]  # and one more each time
-    assert second.setting.validation_prompts == 2 and sum(second.setting.prompts.values()) == 2
-    again = run(tmp_path)[1]
-    assert sum(again.setting.prompts.values()) == 4
-
-
-def test_the_test_split_picks_nothing(tmp_path, monkeypatch):
+def test_the_test_split_picks_nothing(tmp_path):
     """With other test prompts, static-opt stays the SL that validation chose."""
-    chosen = run(tmp_path / "a", replace(OPTIONS, clock_prompts=0))[1].static_opt
-    other = run(tmp_path / "b", replace(OPTIONS, clock_prompts=0, limit=1))[1].static_opt
-    assert chosen == other
+    options = replace(OPTIONS, clock_prompts=0)
+    results = [run(tmp_path / str(limit), replace(options, limit=limit))[1] for limit in (1, 4)]
+    assert results[0].static_opt == results[1].static_opt
 
 
 def test_texts_that_end_early_are_evaluated_too(tmp_path):
@@ -234,16 +211,11 @@ def test_texts_that_end_early_are_evaluated_too(tmp_path):
     assert same.value == same.n
 
 
-def test_no_room_in_the_context_is_reported(tmp_path):
-    with pytest.raises(UserError, match="No prompt leaves room"):
-        run(tmp_path, pair=ToyPair(target_length=20))
-
-
-def test_a_split_without_a_usable_prompt_is_refused_before_anything_is_measured(tmp_path):
+@pytest.mark.parametrize("room, of", [(7, ""), (len("test prompt 0"), " of the validation split")])
+def test_prompts_without_room_in_the_context_are_refused_before_anything_is_measured(tmp_path, room, of):
     """The validation prompts are six tokens longer than the test prompts: nothing could be chosen on them."""
-    longest = len("test prompt 0") + OPTIONS.max_new_tokens
-    with pytest.raises(UserError, match="No prompt of the validation split leaves room"):
-        run(tmp_path, pair=ToyPair(target_length=longest))
+    with pytest.raises(UserError, match=f"No prompt{of} leaves room"):
+        run(tmp_path, pair=ToyPair(target_length=room + OPTIONS.max_new_tokens))
 
 
 def test_texts_that_are_all_empty_choose_nothing(tmp_path, monkeypatch):

@@ -12,21 +12,13 @@ from decoding.analysis.whatif import with_costs
 from decoding.cli.evaluate import show_result
 from decoding.comparison.costs import smooth_costs
 from decoding.errors import UserError
+from decoding.evaluation import figures
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.drafts import break_even_c, candidates, clocked_figures, plain_on_clock
-from decoding.evaluation.figures import (
-    METRICS,
-    PASSES,
-    ClockTable,
-    Metric,
-    clock_table,
-    match_rates,
-    oracle_lengths,
-    policy_figures,
-)
+from decoding.evaluation.figures import METRICS, PASSES, ClockTable, Metric, match_rates
 from decoding.evaluation.options import options_from_dict
-from decoding.evaluation.report import markdown, tables_of, to_csv, write_report
-from decoding.evaluation.results import ALL, EvaluationResult, load_result
+from decoding.evaluation.report import markdown, tables_of, to_csv
+from decoding.evaluation.results import ALL, EvaluationResult
 from decoding.evaluation.samples import best_of, replay_lane, static_lanes
 from decoding.evaluation.table import Cell, to_markdown
 from decoding.lookahead.lanes import parse_lane
@@ -38,51 +30,39 @@ from viz.reports.report import report_of
 COSTS = make_costs()
 
 
-def evaluated(lanes, samples, costs=COSTS, clock=None) -> EvaluationResult:
-    """The figures of ``lanes``: lanes, or label -> lane."""
-    named = lanes if isinstance(lanes, dict) else {lane: lane for lane in lanes}
-    return EvaluationResult(make_setting(costs, samples), policy_figures(named, samples, costs, clock=clock), named)
+def evaluated(lanes: dict[str, str], samples, clock=None) -> EvaluationResult:
+    """The figures of ``lanes``, by their labels."""
+    found = figures.policy_figures(lanes, samples, COSTS, clock=clock)
+    return EvaluationResult(make_setting(COSTS, samples), found, lanes)
 
 
 # -- prediction ----------------------------------------------------------------------------------------
 
 
-def test_static_policies_predict_drafted_to_hold_and_the_bonus_position_to_fail():
-    """yyyynyyy under static:2, at most three tokens per iteration: starts 0, 3 and 5; the last can draft two.
-
-    0: y y drafted and held, bonus position 2 predicted to fail but held.
-    3: y held, n (position 4) drafted and failed.
-    5: y y held (positions 5 and 6); position 7 is the target's by the token limit: nothing was decided there.
-    """
-    found = predict(replay_lane("static:2", [sample("yyyynyyy")], COSTS))
-    assert found["precision"] == pytest.approx(5 / 6)
-    assert found["recall"] == pytest.approx(5 / 6)
-    assert found["f1"] == pytest.approx(5 / 6)
-    assert "auc" not in found
+DOUBT = [0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
 
 
-def test_scored_policies_predict_the_token_they_stopped_on_to_fail():
-    """ynyyyyyy with the draft unsure exactly at the wrong guess: confidence predicts every decided token right."""
-    sure = [0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
-    found = predict(replay_lane("confidence:0.5", [sample("ynyyyyyy", sure)], COSTS))
-    assert (found["f1"], found["auc"]) == (1.0, 1.0)
-
-
-def test_an_unsure_draft_that_holds_is_a_missed_one():
-    doubt = [0.9, 0.1, 0.9, 0.9]
-    found = predict(replay_lane("confidence:0.5", [sample("yyyy", doubt)], COSTS))
-    assert found["precision"] == 1.0 and found["recall"] == pytest.approx(1 / 2)
+@pytest.mark.parametrize(
+    "lane, guesses, expected",
+    [
+        # Drafted means predicted to hold, the bonus position to fail; iterations of at most three tokens start at
+        # 0: y y drafted and held, bonus position 2 predicted to fail but held;
+        # 3: y held, n (position 4) drafted and failed;
+        # 5: y y held (positions 5 and 6); position 7 is the target's by the token limit: nothing was decided there.
+        ("static:2", sample("yyyynyyy"), {"precision": 5 / 6, "recall": 5 / 6, "f1": 5 / 6}),
+        # Unsure exactly at the wrong guess: every decided token is predicted right.
+        ("confidence:0.5", sample("ynyyyyyy", DOUBT), {"precision": 1.0, "recall": 1.0, "f1": 1.0, "auc": 1.0}),
+        ("confidence:0.5", sample("yyyy", DOUBT[:4]), {"precision": 1.0, "recall": 1 / 2, "f1": 2 / 3}),
+        ("oracle", sample("yynyynnyyyy"), {"precision": 1.0, "recall": 1.0, "f1": 1.0}),
+    ],
+)
+def test_what_a_policy_drafts_predicts_what_holds(lane, guesses, expected):
+    assert predict(replay_lane(lane, [guesses], COSTS)) == pytest.approx(expected)
 
 
 def test_where_its_cap_ends_the_drafting_a_policy_has_not_decided():
-    doubt = [0.9, 0.1, 0.9, 0.9]
-    replayed = replace(replay_lane("confidence:0.5", [sample("yyyy", doubt)], COSTS), cap=2)
+    replayed = replace(replay_lane("confidence:0.5", [sample("yyyy", DOUBT[:4])], COSTS), cap=2)
     assert predict(replayed)["recall"] == 1.0
-
-
-def test_the_oracle_foresees_everything():
-    samples = make_samples(8)
-    assert predict(replay_lane("oracle", samples, COSTS))["f1"] == 1.0
 
 
 def test_always_accept_has_the_match_rate_as_precision():
@@ -207,16 +187,15 @@ def test_the_best_f1_of_a_score_is_that_of_its_best_threshold():
     assert best_f1([sample("ynyn", [0.5] * 4)])["confidence"] == pytest.approx(2 / 3)  # always-accept's
 
 
+def clock_of_two(tokens, plain, static) -> ClockTable:
+    """The seconds of plain decoding and of static:4 on two prompts."""
+    seconds = {"autoregressive": np.array(plain), "static:4": np.array(static)}
+    return ClockTable(["p0", "p1"], ["code", "prose"], np.array(tokens), seconds)
+
+
 def test_the_clock_is_kept_apart_from_the_simulation():
-    samples = make_samples(6)
-    clock = ClockTable(
-        ["p0", "p1"],
-        ["code", "prose"],
-        np.array([10, 30]),
-        {"autoregressive": np.array([1.0, 3.0]), "static:4": np.array([0.5, 1.5])},
-    )
     lanes = {"autoregressive": "autoregressive", "static-opt": "static:4", "oracle": "oracle"}
-    result = evaluated(lanes, samples, clock=clock)
+    result = evaluated(lanes, make_samples(6), clock=clock_of_two([10, 30], [1.0, 3.0], [0.5, 1.5]))
     assert result.value("clock_speedup", "static-opt") == pytest.approx(2.0)
     assert result.value("clock_latency_s", "static-opt") == pytest.approx(0.05)
     assert result.value("clock_cut", "autoregressive") == pytest.approx(-1.0)
@@ -229,12 +208,7 @@ def test_the_clock_is_compared_with_the_simulation_of_the_same_prompts():
     """The clock takes a fifth less than simulated for drafting, on the two prompts that it timed."""
     samples = make_samples(6)
     replayed = replay_lane("static:4", samples[:2], COSTS)
-    clock = ClockTable(
-        ["p0", "p1"],
-        ["code", "prose"],
-        replayed.tokens,
-        {"autoregressive": replayed.plain * 0.01, "static:4": replayed.cost * 0.008},
-    )
+    clock = clock_of_two(replayed.tokens, replayed.plain * 0.01, replayed.cost * 0.008)
     result = evaluated({"autoregressive": "autoregressive", "static-opt": "static:4"}, samples, clock=clock)
     plain, static = (result.find("clock_over_simulated", label) for label in result.policies)
     assert plain.value == pytest.approx(0.0, abs=1e-9)
@@ -250,7 +224,7 @@ def test_validation_picks_the_best_static():
 
 
 def test_oracle_lengths():
-    found = replace(make_evaluation(), figures=list(oracle_lengths([sample("yyynyn")])))
+    found = replace(make_evaluation(), figures=list(figures.oracle_lengths([sample("yyynyn")])))
     assert found.curve("oracle_iterations") == {1: 1, 3: 1} and found.find("oracle_sl").n == 2
     assert (found.value("oracle_sl"), found.value("oracle_sl_sd")) == (2.0, 1.0)
     assert found.curve("oracle_sl") == {0.025: 3.0, 0.975: 1.0}  # first and last place of twenty
@@ -292,34 +266,20 @@ def test_prompt_lookup_is_not_asked_for_probabilities():
 def test_clocked_points_stand_beside_the_replay_of_the_same_prompts():
     samples, costs = make_samples(4), make_costs()
     sweep = [replay_lane(lane, samples, costs) for lane in static_lanes("shallow")]
-    timed = samples[1:3]
-    readings = [
-        {
-            "prompt": one.prompt,
-            "lanes": {
-                "autoregressive": {"decode_s": plain, "tokens": 40},
-                "shallow/static:2": {"decode_s": 1.0, "tokens": 40},
-            },
-        }
-        for one, plain in zip([*timed, timed[0]], (2.0, 4.0, 3.0))
-    ]
-    speedup, simulated = clocked_figures(sweep, clock_table(readings, samples))
+
+    def reading(prompt: str, plain_s: float) -> dict:
+        seconds = {"autoregressive": plain_s, "shallow/static:2": 1.0}
+        return {"prompt": prompt, "lanes": {lane: {"decode_s": s, "tokens": 40} for lane, s in seconds.items()}}
+
+    readings = [reading("p1", 2.0), reading("p2", 4.0), reading("p1", 3.0)]
+    speedup, simulated = clocked_figures(sweep, figures.clock_table(readings, samples))
     assert (speedup.policy, speedup.metric, speedup.n) == ("static:2", "clock_speedup", 2)
     assert speedup[4:7] == pytest.approx((6.5 / 2.0, 2.5, 4.0))  # of the first prompt the median of two repeats
     assert simulated.value == pytest.approx(sweep[1].pick([1, 2]).speedup)
-    assert not list(clocked_figures(sweep, clock_table([], samples)))
+    assert not list(clocked_figures(sweep, figures.clock_table([], samples)))
 
 
 # -- reports and files ---------------------------------------------------------------------------------
-
-
-def test_reports_hold_every_policy(tmp_path):
-    result = make_evaluation()
-    text = markdown(result)
-    assert all(f"| {label}" in text for label in result.policies)
-    written = write_report(result, tmp_path)
-    assert [path.name for path in written] == ["report.md", "tables.csv", "result.json"]
-    assert load_result(written[-1]) == result
 
 
 def test_models_of_ones_own_are_advised_by_a_folder_to_fill_in():
@@ -332,8 +292,14 @@ def test_models_of_ones_own_are_advised_by_a_folder_to_fill_in():
 def test_the_drafts_report_ends_with_what_to_copy():
     text = markdown(make_drafts())
     assert "vllm serve" in text and "assistant_model" in text
-    for result in (make_drafts(), make_evaluation()):
-        assert all(len(row) == len(table.columns) for table in tables_of(result) for row in table.rows)
+
+
+@pytest.mark.parametrize("make", [make_drafts, make_evaluation])
+def test_reports_hold_every_policy_and_whole_tables(make):
+    result = make()
+    text = markdown(result)
+    assert all(f"| {label}" in text for label in result.policies)
+    assert all(len(row) == len(table.columns) for table in tables_of(result) for row in table.rows)
 
 
 def test_hostile_cells_stay_in_their_cells():

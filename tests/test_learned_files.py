@@ -72,27 +72,21 @@ def test_a_specdecpp_head_of_depth_zero_needs_no_block(tmp_path):
     np.testing.assert_allclose(linear, load_heads(tmp_path, TARGET, DRAFT)["specdecpp"].score_chain(features))
 
 
-def test_nothing_fitted_says_fit_first(tmp_path):
-    heads = load_heads(tmp_path, TARGET, DRAFT)
-    assert heads == {}
-    with pytest.raises(UserError, match="leave this lane out, or fit it first with python -m decoding fit"):
-        need_head("disco", heads)
-
-
 @pytest.mark.parametrize(
-    "target, draft, what", [("x" * 16, DRAFT, "another target"), (TARGET, "x" * 16, "another draft")]
+    "place, target, draft, words",
+    [
+        ("none", TARGET, DRAFT, "leave this lane out, or fit it first with python -m decoding fit"),
+        (".", "x" * 16, DRAFT, "another target"),
+        (".", TARGET, "x" * 16, "another draft"),
+    ],
 )
-def test_policies_of_other_weights_are_refused_only_where_their_lane_is_asked_for(folder, target, draft, what):
-    heads = load_heads(folder, target, draft)
+def test_no_policies_and_those_of_other_weights_are_refused_where_a_lane_needs_them(
+    folder, place, target, draft, words
+):
+    heads = load_heads(folder / place, target, draft)
     assert heads == {}
-    with pytest.raises(UserError, match=what):
+    with pytest.raises(UserError, match=words):
         need_head("costaware", heads)
-
-
-def damage_json(path, change) -> None:
-    fields = json.loads(path.read_text())
-    change(fields)
-    path.write_text(json.dumps(fields))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,10 @@ def damage_json(path, change) -> None:
     ],
 )
 def test_a_damaged_description_is_reported(folder, policy, change):
-    damage_json(folder / f"{policy}.json", change)
+    path = folder / f"{policy}.json"
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
     heads = load_heads(folder, TARGET, DRAFT)
     assert policy not in heads and len(heads) == 2
     with pytest.raises(UserError, match="fit again"):
@@ -141,30 +138,26 @@ def test_damaged_or_missing_weights_are_reported(folder):
         need_head("costaware", heads)
 
 
-def test_weights_of_a_wrong_shape_are_reported(tmp_path):
-    policy = make_file("specdecpp")
-    policy.weights["block"] = np.zeros((3, 4), dtype=np.float32)
-    write_policy(tmp_path, policy)
-    with pytest.raises(UserError, match="lacks fitting weights 'block'"):
-        need_head("specdecpp", load_heads(tmp_path, TARGET, DRAFT))
+NETWORK = ("costaware", 3)
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "made, damage, words",
     [
-        lambda policy: policy.weights.update(last=policy.weights["last"][:-1]),
-        lambda policy: policy.weights.update(alone=np.zeros(500, dtype=np.float32)),
-        lambda policy: policy.weights.update(ngrams=policy.weights["ngrams"][:-1]),
-        lambda policy: policy.weights.update(ngrams=policy.weights["ngrams"].astype(np.float32)),
-        lambda policy: policy.features.append("entropy"),
+        (["specdecpp"], lambda one: one.weights.update(block=np.zeros((3, 4), np.float32)), "fitting weights 'block'"),
+        (NETWORK, lambda one: one.weights.update(last=one.weights["last"][:-1]), "fit again"),
+        (NETWORK, lambda one: one.weights.update(alone=np.zeros(500, dtype=np.float32)), "fit again"),
+        (NETWORK, lambda one: one.weights.update(ngrams=one.weights["ngrams"][:-1]), "fit again"),
+        (NETWORK, lambda one: one.weights.update(ngrams=one.weights["ngrams"].astype(np.float32)), "fit again"),
+        (NETWORK, lambda one: one.features.append("entropy"), "fit again"),
     ],
 )
-def test_a_damaged_network_is_reported(tmp_path, damage):
-    policy = make_file("costaware", 3)
+def test_weights_of_a_wrong_shape_are_reported(tmp_path, made, damage, words):
+    policy = make_file(*made)
     damage(policy)
     write_policy(tmp_path, policy)
-    with pytest.raises(UserError, match="fit again"):
-        need_head("costaware", load_heads(tmp_path, TARGET, DRAFT))
+    with pytest.raises(UserError, match=words):
+        need_head(policy.policy, load_heads(tmp_path, TARGET, DRAFT))
 
 
 def test_weights_that_are_not_finite_are_never_written(tmp_path):

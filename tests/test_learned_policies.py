@@ -14,7 +14,7 @@ from decoding.comparison.annotate import Annotator
 from decoding.comparison.chain import chain_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
-from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext
+from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from decoding.lookahead.costaware import CostAware, least_latency, marginals, thresholds
 from decoding.lookahead.costaware_heads import TableHead
 from decoding.lookahead.disco import Disco
@@ -29,10 +29,16 @@ from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
 from .learned_heads import FLAT_FROM, LEDGER, TUNED, make_head, make_heads, make_weights
+from .runs import make_costs
 from .toy import ToyPair
 
-COSTS = Costs(target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(21)], draft_step={"small": 0.1}, overhead=0.02)
-CONTEXT = LaneContext("small", COSTS, 100)
+COSTS = make_costs(0.1, 0.02, drafts=["small"])
+ROWS = rows_from_json(LEDGER, "costaware")
+
+
+def started(policy: LookaheadPolicy, costs: Costs = COSTS) -> LookaheadPolicy:
+    policy.reset(LaneContext("small", costs, 100))
+    return policy
 
 
 def known(policy: str, scores: list[float]) -> DraftState:
@@ -44,8 +50,7 @@ def known(policy: str, scores: list[float]) -> DraftState:
 
 
 def test_disco_drafts_while_the_classifier_reaches_the_threshold():
-    policy = Disco(make_head("disco"), 0.6, 5)
-    policy.reset(CONTEXT)
+    policy = started(Disco(make_head("disco"), 0.6, 5))
     assert policy.cap == 5
     assert policy.should_draft(known("disco", []))  # nothing to classify yet
     assert policy.should_draft(known("disco", [0.6]))
@@ -55,8 +60,7 @@ def test_disco_drafts_while_the_classifier_reaches_the_threshold():
 
 
 def test_specdecpp_scores_only_tokens_that_have_been_an_input():
-    policy = SpecDecPlusPlus(make_head("specdecpp"), 0.5)
-    policy.reset(CONTEXT)
+    policy = started(SpecDecPlusPlus(make_head("specdecpp"), 0.5))
     assert policy.should_draft(known("specdecpp", []))
     assert policy.should_draft(known("specdecpp", [0.0]))  # Y_1 was not an input yet, and the SL is at least two
     assert policy.score is None
@@ -71,24 +75,20 @@ def test_specdecpp_scores_only_tokens_that_have_been_an_input():
 
 
 def test_specdecpp_auto_takes_the_cheapest_threshold_under_the_costs_at_hand():
-    rows = rows_from_json(LEDGER, "specdecpp")
-    chosen = {}
+    chosen = set()
     for c in (0.001, 2.0):
-        costs = Costs(0.005, COSTS.verify_curve, {"small": c}, 0.02)
-        policy = make_policy(parse_lane("specdecpp:auto"), make_heads())
-        policy.reset(LaneContext("small", costs, 100))
+        costs = replace(COSTS, draft_step={"small": c})
+        policy = started(make_policy(parse_lane("specdecpp:auto"), make_heads()), costs)
         policy.should_draft(known("specdecpp", [0.9, 0.9]))
-        latencies = {row.threshold: row.latency(costs, "small", "specdecpp") for row in rows}
-        chosen[c] = policy.threshold
+        latencies = {row.threshold: row.latency(costs, "small", "specdecpp") for row in ROWS}
         assert latencies[policy.threshold] == min(latencies.values())
-    assert chosen[0.001] != chosen[2.0]
+        chosen.add(policy.threshold)
+    assert len(chosen) == 2
 
 
 def test_costaware_weighs_the_next_token_against_its_cost():
-    head = make_head("costaware")
-    policy = CostAware(head)
-    policy.reset(CONTEXT)
-    limit = thresholds(rows_from_json(LEDGER, "costaware"), COSTS, "small")[0]
+    policy = started(CostAware(make_head("costaware")))
+    limit = thresholds(ROWS, COSTS, "small")[0]
     assert policy.should_draft(known("costaware", [])) == (limit < 0.8)
     assert (policy.score, policy.threshold) == (0.8, limit)
     policy.should_draft(known("costaware", [0.9]))
@@ -116,8 +116,7 @@ def likely(coefficients, h, recent):
 
 
 def test_costaware_trusts_a_draft_more_where_it_has_done_well():
-    policy = CostAware(make_head("costaware"))
-    policy.reset(CONTEXT)
+    policy = started(CostAware(make_head("costaware")))
     scores = []
     for accepted in (0, 0, 8, 8):
         policy.should_draft(known("costaware", []))
@@ -134,16 +133,15 @@ def test_log_odds_stay_within_the_table(p, lead):
 
 
 def test_the_time_of_a_token_is_the_least_of_the_ledger():
-    rows = rows_from_json(LEDGER, "costaware")
-    lam = least_latency(rows, COSTS, "small")
-    assert lam == min(row.latency(COSTS, "small", "costaware") for row in rows)
-    assert thresholds(rows, COSTS, "small") == pytest.approx([(0.1 + 0.02) / lam] * (SL_CAP_LEARNED + 1))
+    lam = least_latency(ROWS, COSTS, "small")
+    assert lam == min(row.latency(COSTS, "small", "costaware") for row in ROWS)
+    assert thresholds(ROWS, COSTS, "small") == pytest.approx([(0.1 + 0.02) / lam] * (SL_CAP_LEARNED + 1))
 
 
 @given(st.lists(st.floats(0, 0.3), min_size=SL_CAP, max_size=SL_CAP))
 def test_another_token_costs_the_rise_of_the_check_made_non_decreasing(rises):
     v = np.cumsum([1.0, *rises]).tolist()
-    found = marginals(Costs(0.005, v, {"small": 0.1}, 0.02), "small")
+    found = marginals(replace(COSTS, verify_curve=v), "small")
     assert found == sorted(found) and min(found) >= 0.1 - 1e-9 and len(found) == SL_CAP_LEARNED + 1
     assert sum(found[1:SL_CAP]) == pytest.approx(0.1 * (SL_CAP - 1) + v[-1] - v[1])
     if rises[1:] == sorted(rises[1:]):
@@ -153,60 +151,49 @@ def test_another_token_costs_the_rise_of_the_check_made_non_decreasing(rises):
 def test_a_step_in_the_cost_of_checks_is_a_step_in_the_thresholds():
     """Some processors check a few tokens as fast as one."""
     rises = [0.03, 0.0, 0.0, 0.0, *[0.08] * (SL_CAP - 4)]
-    found = marginals(Costs(0.005, np.cumsum([1.0, *rises]).tolist(), {"small": 0.1}, 0.02), "small")
+    found = marginals(replace(COSTS, verify_curve=np.cumsum([1.0, *rises]).tolist()), "small")
     assert found[:5] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.18])
 
 
 def test_costaware_can_be_asked_past_every_cap():
     """As an evaluation asks it, to simulate a policy that never stops too soon."""
-    policy = CostAware(make_head("costaware"))
-    policy.reset(CONTEXT)
+    policy = started(CostAware(make_head("costaware")))
     for n in range(2 * SL_CAP_LEARNED):
         policy.should_draft(known("costaware", [0.99] * n))
         assert 0.0 < policy.threshold <= 1.0
 
 
 def test_caution_raises_the_line():
-    head = make_head("costaware")
-    lines = {}
+    table, tuned, lines = make_weights("costaware")["table"], TUNED["costaware"], []
     for caution in (1.0, 1.2):
-        policy = CostAware(TableHead(make_weights("costaware")["table"], head.tuned | {"caution": caution}))
-        policy.reset(CONTEXT)
+        policy = started(CostAware(TableHead(table, tuned | {"caution": caution})))
         policy.should_draft(known("costaware", [0.9]))
-        lines[caution] = policy.threshold
-    assert lines[1.2] == pytest.approx(1.2 * lines[1.0])
+        lines.append(policy.threshold)
+    assert lines[1] == pytest.approx(1.2 * lines[0])
 
 
 def test_a_costlier_draft_raises_costawares_thresholds():
-    rows = rows_from_json(LEDGER, "costaware")
-    cheap, costly = (
-        thresholds(rows, Costs(0.005, COSTS.verify_curve, {"small": c}, 0.02), "small") for c in (0.05, 0.5)
-    )
+    cheap, costly = (thresholds(ROWS, replace(COSTS, draft_step={"small": c}), "small") for c in (0.05, 0.5))
     assert all(low < high for low, high in zip(cheap, costly))
 
 
 def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
-    rows = rows_from_json(LEDGER, "costaware")
     hopeless = replace(COSTS, first_step={"small": 9.0})
-    assert least_latency(rows, hopeless, "small") > hopeless.iteration(0, None)
-    policy = CostAware(make_head("costaware"))
-    policy.reset(replace(CONTEXT, costs=hopeless))
-    assert set(thresholds(rows, hopeless, "small")) == {1.0} and not policy.should_draft(known("costaware", []))
+    assert least_latency(ROWS, hopeless, "small") > hopeless.iteration(0, None)
+    policy = started(CostAware(make_head("costaware")), hopeless)
+    assert set(thresholds(ROWS, hopeless, "small")) == {1.0} and not policy.should_draft(known("costaware", []))
 
 
 def test_a_costly_start_is_no_reason_to_check_at_once():
     """The cost of v(2) over v(1) and of the first draft step counts for the iteration, not for the first token."""
-    rows = rows_from_json(LEDGER, "costaware")
     steep = replace(COSTS, verify_curve=[1.0, *(v + 0.2 for v in COSTS.verify_curve[1:])], first_step={"small": 0.1})
-    policy = CostAware(make_head("costaware"))
-    policy.reset(replace(CONTEXT, costs=steep))
+    policy = started(CostAware(make_head("costaware")), steep)
     m = steep.verify(2) - steep.verify(1) + steep.draft_step["small"] + steep.first_step["small"]
-    assert 0.8 * least_latency(rows, steep, "small") < m and policy.should_draft(known("costaware", []))
+    assert 0.8 * least_latency(ROWS, steep, "small") < m and policy.should_draft(known("costaware", []))
 
 
 def test_disco_asks_for_nothing_more_where_p_is_sure():
-    policy = Disco(make_head("disco"), 0.4, 12, sure=0.6)
-    policy.reset(CONTEXT)
+    policy = started(Disco(make_head("disco"), 0.4, 12, sure=0.6))
     state = DraftState(tokens=[], p=[])
     policy.should_draft(state)
     assert state.sure == 0.6
@@ -222,22 +209,16 @@ def test_costaware_looks_at_the_leads_only_outside_of_long_repetitions(seed):
     def logit(evidence: int, lead: float) -> float:
         return head.logit(evidence, [lead] * len(head.features), levels)
 
-    assert [head.needs_lead(code) for code in (0, FLAT_FROM - 1, FLAT_FROM, LONGEST, LONGEST + 1)] == [
-        True,
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert all(head.needs_lead(code) for code in (0, FLAT_FROM - 1, LONGEST + 1))
+    assert not any(head.needs_lead(code) for code in (FLAT_FROM, LONGEST))
     assert logit(FLAT_FROM, 0.1) == logit(FLAT_FROM, 5.0)
     assert logit(FLAT_FROM - 1, 0.1) != logit(FLAT_FROM - 1, 5.0)
 
 
 def test_leads_beyond_the_table_read_its_ends():
     head = make_head("costaware")
-    assert head.logit(0, [math.inf]) == head.logit(0, [HIGHEST]) and head.logit(0, [-math.inf]) == head.logit(
-        0, [LOWEST]
-    )
+    assert head.logit(0, [math.inf]) == head.logit(0, [HIGHEST])
+    assert head.logit(0, [-math.inf]) == head.logit(0, [LOWEST])
 
 
 # -- evidence of repetition

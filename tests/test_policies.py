@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -23,8 +24,9 @@ from decoding.lookahead.throughput import PRIOR, START, WINDOW, Throughput
 from decoding.loop.features import FeatureReader
 from decoding.loop.sampling import softmax
 from decoding.records.trace import Costs
+from tests.runs import make_costs
 
-COSTS = Costs(target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(21)], draft_step={"small": 0.1}, overhead=0.02)
+COSTS = make_costs(0.1, 0.02, drafts=["small"])
 
 
 def started(policy: LookaheadPolicy, costs: Costs = COSTS, holds=None) -> LookaheadPolicy:
@@ -75,7 +77,7 @@ def test_the_oracle_drafts_what_holds_and_its_cap_is_its_own():
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.floats(0.01, 1.5))
 def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
     holds = [len(list(itertools.takewhile(bool, match[at:]))) for at in range(len(match))]
-    costs = Costs(target_s=1.0, verify_curve=COSTS.verify_curve, draft_step={"small": c}, overhead=0.02)
+    costs = replace(COSTS, draft_step={"small": c})
     policy = BestOracle()
     policy.reset(LaneContext("small", costs, len(match), lambda at: holds[at], len(match)))
 
@@ -148,18 +150,11 @@ def test_it_stops_below_the_bound():
         assert made.score == pytest.approx(1.0 - sqrt(GAMMA * entropy)) and made.threshold == FIRST
 
 
-def test_too_little_accepted_raises_the_threshold_and_enough_lowers_it():
+def test_too_little_accepted_raises_the_threshold_and_enough_lowers_it_but_not_where_the_cap_ended_the_drafting():
     made = started(AdaEdl(0.5))
-    made.observe(4, 0)  # A = 0.25
-    assert threshold(made) == pytest.approx(FIRST + STEP)
-    made.observe(4, 4)  # A = 0.625
-    assert threshold(made) == pytest.approx(FIRST)
-
-
-def test_where_the_cap_ended_the_drafting_the_threshold_stays():
-    made = started(AdaEdl(0.9))
-    made.observe(SL_CAP, SL_CAP)
-    assert threshold(made) == FIRST
+    for outcome, level in (((4, 0), FIRST + STEP), ((SL_CAP, SL_CAP), FIRST + STEP), ((4, 4), FIRST)):
+        made.observe(*outcome)
+        assert threshold(made) == pytest.approx(level)
 
 
 def test_the_wanted_rate_is_what_the_loop_settles_at():
@@ -176,10 +171,6 @@ def test_the_wanted_rate_is_what_the_loop_settles_at():
 
 
 # -- the bandit: exponential weights over all SLs, updated with the loss that each would have had
-
-
-def test_it_starts_as_a_static_lane_does():
-    assert plans(Bandit(), []) == [FIRST_SL]
 
 
 def test_the_loss_of_every_sl_by_hand():
@@ -203,9 +194,9 @@ def test_where_all_held_longer_ones_are_expected_to_hold_as_often_as_before():
     assert made._losses[6] == pytest.approx(expected) and made._losses[4] > made._losses[6]
 
 
-def test_it_drafts_more_where_guesses_hold_and_fewer_where_they_fail():
-    short, long = plans(Bandit(), [(5, 0)] * 6)[-1], plans(Bandit(), [(5, 5), (8, 8), (12, 12), (14, 14)])[-1]
-    assert short < FIRST_SL < long
+def test_it_starts_as_a_static_lane_and_drafts_more_where_guesses_hold_and_fewer_where_they_fail():
+    failing, holding = plans(Bandit(), [(5, 0)] * 6), plans(Bandit(), [(5, 5), (8, 8), (12, 12), (14, 14)])
+    assert failing[0] == holding[0] == FIRST_SL and failing[-1] < FIRST_SL < holding[-1]
 
 
 def test_it_finds_the_best_static_sl_of_random_text():
@@ -232,7 +223,7 @@ COSTLY = [1.0 + 0.5 * n for n in range(SL_CAP + 1)]
 
 
 def after(outcomes, c: float = 0.1, v: list[float] = FLAT) -> int:
-    return plans(Throughput(), outcomes, Costs(0.005, v, {"small": c}, 0.0))[-1]
+    return plans(Throughput(), outcomes, replace(COSTS, verify_curve=v, draft_step={"small": c}, overhead=0.0))[-1]
 
 
 def test_before_anything_was_seen_it_takes_the_best_sl_for_the_share_that_it_starts_from():

@@ -47,34 +47,29 @@ def hand_run():
     return replace(make_run(n_tokens=13), lanes=[plain(), by_hand()])
 
 
-def test_counts():
-    trace = by_hand()
-    assert metrics.target_passes(trace) == 5
-    assert metrics.draft_passes(trace) == 15
-    assert metrics.accepted(trace) == 9
-    assert metrics.thrown_away(trace) == 6
+COUNTS = {metrics.target_passes: 5, metrics.draft_passes: 15, metrics.accepted: 9, metrics.thrown_away: 6}
+RATES = {
+    metrics.tokens_per_target_pass: 1 + 9 / 5,  # as if the last had emitted one
+    metrics.block_efficiency: 13 / 5,  # as it came
+    metrics.acceptance_rate: 9 / 15,
+    metrics.first_guess_hit_rate: 3 / 4,
+    metrics.discard_rate: 6 / 13,
+    metrics.verification_rate: 5 / 13,
+    metrics.mean_sl: 3.0,
+    metrics.seconds_per_token: 2.5 / 13,
+}
 
 
-def test_rates_and_the_truncated_last_iteration():
-    trace = by_hand()
-    assert metrics.tokens_per_target_pass(trace) == pytest.approx(1 + 9 / 5)  # as if the last had emitted one
-    assert metrics.block_efficiency(trace) == pytest.approx(13 / 5)  # as it came
-    assert metrics.acceptance_rate(trace) == pytest.approx(9 / 15)
-    assert metrics.first_guess_hit_rate(trace) == pytest.approx(3 / 4)
-    assert metrics.discard_rate(trace) == pytest.approx(6 / 13)
-    assert metrics.verification_rate(trace) == pytest.approx(5 / 13)
-    assert metrics.mean_sl(trace) == pytest.approx(3.0)
+@pytest.mark.parametrize("figure, value", (COUNTS | RATES).items())
+def test_counts_and_rates(figure, value):
+    assert figure(by_hand()) == pytest.approx(value)
 
 
-def test_speedup_pairs_the_repeats():
+def test_speedup_pairs_the_repeats_and_end_to_end_has_the_prefill_in_it():
     run = hand_run()
     assert metrics.speedups(run, run.lanes[1]) == pytest.approx([5 / 2.5, 6 / 2.0, 6 / 4.0])
     spread = metrics.speedup(run, run.lanes[1])
     assert (spread.median, spread.low, spread.high) == pytest.approx((2.0, 1.5, 3.0))
-
-
-def test_end_to_end_has_the_prefill_in_it():
-    run = hand_run()
     assert metrics.end_to_end_speedup(run, run.lanes[1]).median == pytest.approx(5.4 / 3.0)
 
 
@@ -82,7 +77,6 @@ def test_the_replayed_repeat_and_its_time():
     run = hand_run()
     trace = run.lanes[1]
     assert metrics.replayed_repeat(run) == 0
-    assert metrics.seconds_per_token(trace) == pytest.approx(2.5 / 13)
     parts = metrics.where_time_goes(run, trace)
     assert parts == pytest.approx({"prefill": 0.5, "draft": 0.5, "check": 1.5, "policy": 0.1, "rest": 0.4})
     assert metrics.loop_share(run, trace) == pytest.approx(0.2)
@@ -121,18 +115,7 @@ def test_match_rate_and_the_oracle_belong_to_the_chain():
 def test_nothing_decoded_gives_no_figures_and_no_crash():
     empty = Trace("static:5", "static", "shallow", [], [], [], "cancelled", Verdict(None))
     run = replace(hand_run(), lanes=[plain(), empty])
-    for rate in (
-        metrics.tokens_per_target_pass,
-        metrics.block_efficiency,
-        metrics.acceptance_rate,
-        metrics.mean_sl,
-        metrics.first_guess_hit_rate,
-        metrics.discard_rate,
-        metrics.verification_rate,
-        metrics.decode_seconds,
-        metrics.seconds_per_token,
-    ):
-        assert rate(empty) is None
+    assert {rate(empty) for rate in (*RATES, metrics.decode_seconds)} == {None}
     assert metrics.where_time_goes(run, empty) == {} and metrics.loop_share(run, empty) is None
     assert metrics.speedup(run, empty) is None and metrics.predicted_speedup(run, empty) is None
     assert [figure.key for figure in lane_figures(run, empty)]

@@ -19,10 +19,6 @@ def test_published_speedups_and_their_best_sls(alpha, c, gamma, factor):
     assert theory.speedup(alpha, gamma, c) == pytest.approx(factor, abs=0.005)
 
 
-def test_expected_tokens_published_value():
-    assert theory.expected_tokens(0.8, 5) == pytest.approx(3.689, abs=5e-4)
-
-
 @given(alphas, gammas)
 def test_expected_tokens_is_the_geometric_sum(alpha, gamma):
     assert theory.expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**k for k in range(gamma + 1)), rel=1e-6)
@@ -41,13 +37,7 @@ def test_speedup_with_free_checking_is_the_papers_improvement_factor(alpha, gamm
     assert theory.speedup(alpha, gamma, c) == pytest.approx(factor)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: theory.expected_tokens(1.5, 2),
-        lambda: theory.expected_tokens(0.5, -1),
-    ],
-)
-def test_impossible_arguments_are_refused(call):
+@pytest.mark.parametrize("alpha, gamma", [(1.5, 2), (0.5, -1)])
+def test_impossible_arguments_are_refused(alpha, gamma):
     with pytest.raises(ValueError):
-        call()
+        theory.expected_tokens(alpha, gamma)

@@ -37,13 +37,6 @@ def test_a_run_comes_back_equal(seed, n_tokens, lanes, repeats, match, finish, t
     assert run_to_json(again) == run_to_json(run)
 
 
-def test_tails_keep_whole_number_keys():
-    run = make_run()
-    chain = run_from_json(run_to_json(run)).chains["shallow"]
-    assert chain.tails and all(type(key) is int for key in chain.tails)
-    assert all(type(key) is int for key in run_from_json(run_to_json(run)).vocab)
-
-
 def test_a_file_is_written_whole_and_read_back(tmp_path):
     run = make_run(hostile=True)
     path = tmp_path / "folder" / "run.json"
@@ -214,29 +207,16 @@ def test_half_characters_are_refused_before_anything_runs(changes):
         check_request(CompareRequest(**{"prompt": "x", **changes}))
 
 
+TURNED = "small\u202eegral"
+
+
 @pytest.mark.parametrize(
     "place",
-    [
-        ("pair", "name"),
-        ("machine", "processor"),
-        ("lanes", 0, "lane"),
-        ("costs", "c", None),
-        ("settings", "pair"),
-        ("settings", "lanes", 0),
-    ],
+    ["pair/name", "machine/processor", "lanes/0/lane", f"costs/c/{TURNED}", "settings/pair", "settings/lanes/0"],
 )
 def test_a_name_does_not_turn_the_program_s_sentences_around(place):
-    data = to_plain(make_run())
-    *path, last = place
-    holder = data
-    for part in path:
-        holder = holder[part]
-    if last is None:
-        holder["small\u202eegral"] = 0.5
-    else:
-        holder[last] = "small\u202eegral"
     with pytest.raises(UserError, match=r"U\+202E"):
-        run_from_json(json.dumps(data))
+        run_from_json(change(place, 0.5 if place.startswith("costs") else TURNED))
 
 
 # -- JSON Lines

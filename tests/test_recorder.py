@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
 from functools import wraps
 from statistics import median
 from time import perf_counter
@@ -32,7 +31,7 @@ from viz.figures.race import draw_run
 from viz.player.payload import run_payload
 
 from .commands import command
-from .tiny_models import make_model
+from .tiny_models import make_model, tiny_config
 from .tiny_pair import make_lively_pair
 
 PROMPT = "ab ab ab ab"
@@ -49,7 +48,7 @@ class Tiny:
         self.draft = AutoModelForCausalLM.from_pretrained(draft)
         other = make_model(folder / "other", "th he in")
         self.other = AutoModelForCausalLM.from_pretrained(other)
-        self.other_tokenizer = AutoTokenizer.from_pretrained(other)
+        self.tokenizers = {"tokenizer": self.tokenizer, "assistant_tokenizer": AutoTokenizer.from_pretrained(other)}
 
     def generate(self, prompt: str = PROMPT, **settings):
         inputs = self.tokenizer(prompt, return_tensors="pt")
@@ -65,14 +64,10 @@ def tiny(tmp_path_factory) -> Tiny:
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays():
-    before = seam()
+def nothing_stays_patched():
+    before = [vars(owner)[name] for owner, name in SEAM]
     yield
-    assert seam() == before
-
-
-def seam() -> list:
-    return [vars(owner)[name] for owner, name in SEAM]
+    assert [vars(owner)[name] for owner, name in SEAM] == before
 
 
 def record(tiny: Tiny, *calls: dict) -> tuple[Run, list[list[int]]]:
@@ -149,30 +144,29 @@ def test_the_first_pass_counts_as_much_as_the_later_ones_and_the_prompt_has_the_
 
 def dflash_draft(tiny: Tiny) -> MuseGlimmerAssistantModel:
     torch.manual_seed(0)
-    shape = dict(num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=16, sliding_window=512)
     marks = dict(block_size=4, mask_token_id=1, target_layer_ids=[0, 1], bos_token_id=0, eos_token_id=0, pad_token_id=0)
-    width = dict(hidden_size=tiny.target.config.hidden_size, intermediate_size=48, max_position_embeddings=512)
-    return MuseGlimmerAssistantModel(MuseGlimmerAssistantConfig(**width, **shape, **marks)).eval()
+    shape = dict(num_hidden_layers=1, num_attention_heads=2, head_dim=16, sliding_window=512, **marks)
+    config = tiny_config(
+        tiny.target.config.vocab_size, MuseGlimmerAssistantConfig, max_position_embeddings=512, **shape
+    )
+    return MuseGlimmerAssistantModel(config).eval()
 
 
-def calls_of(way: str, tiny: Tiny) -> dict:
-    """The arguments of generate for a way to draft."""
-    other = {"assistant_model": tiny.other, "tokenizer": tiny.tokenizer, "assistant_tokenizer": tiny.other_tokenizer}
-    return {
-        "assisted": lambda: {"assistant_model": tiny.draft},
-        "universal": lambda: other,
-        "lookup": lambda: {"prompt_lookup_num_tokens": 3},
-        "early-exit": lambda: {"assistant_early_exit": 1},
-        "dflash": lambda: {"assistant_model": dflash_draft(tiny), "speculation_type": "dflash"},
-        "mtp": lambda: {"use_mtp": True},
-    }[way]()
+WAYS = {  # to draft: the arguments of generate
+    "assisted": lambda tiny: {"assistant_model": tiny.draft},
+    "universal": lambda tiny: {"assistant_model": tiny.other, **tiny.tokenizers},
+    "lookup": lambda tiny: {"prompt_lookup_num_tokens": 3},
+    "early-exit": lambda tiny: {"assistant_early_exit": 1},
+    "dflash": lambda tiny: {"assistant_model": dflash_draft(tiny), "speculation_type": "dflash"},
+    "mtp": lambda tiny: {"use_mtp": True},
+}
 
 
-@pytest.mark.parametrize("way", ["assisted", "universal", "lookup", "early-exit", "dflash", "mtp"])
+@pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_draft_is_recorded(tiny, way, monkeypatch):
     monkeypatch.setattr(tiny.target.config, "num_mtp_layers", 2, raising=False)
     monkeypatch.setattr(MtpModel, "from_pretrained", lambda model, device_map: MtpModel(model, 2).eval())
-    run, texts = record(tiny, {}, calls_of(way, tiny))
+    run, texts = record(tiny, {}, WAYS[way](tiny))
     trace = run.lanes[1]
     assert (trace.lane, trace.policy, trace.output) == (way, way, texts[1])
     assert trace.draft in run.pair.drafts and trace.draft in run.costs.draft_step
@@ -183,7 +177,7 @@ def test_every_way_to_draft_is_recorded(tiny, way, monkeypatch):
 @pytest.mark.parametrize("way", ["assisted", "universal", "lookup"])
 def test_sampling_is_recorded_as_such(tiny, way):
     torch.manual_seed(1)
-    run, texts = record(tiny, {}, calls_of(way, tiny) | {"do_sample": True, "temperature": 0.7, "top_k": 20})
+    run, texts = record(tiny, {}, WAYS[way](tiny) | {"do_sample": True, "temperature": 0.7, "top_k": 20})
     assert run.lanes[1].output == texts[1]
     assert [trace.verdict.same for trace in run.lanes] == [True, None]
     assert (run.settings.rule, run.settings.temperature, run.settings.top_k) == ("sampling", 0.7, 20)
@@ -224,46 +218,40 @@ def test_generate_in_another_thread_is_recorded(tiny):
 def test_the_return_value_and_the_random_numbers_are_those_of_a_call_without_the_recorder(tiny):
     settings = {"do_sample": True, "assistant_model": tiny.draft}
     settings |= {"return_dict_in_generate": True, "output_scores": True}
-    results = []
-    for recorded in (False, True):
-        torch.manual_seed(3)
-        with Recorder(tiny.tokenizer) if recorded else nullcontext():
-            results.append(tiny.generate(**settings))
-    assert torch.equal(results[0].sequences, results[1].sequences)
-    assert all(torch.equal(one, other) for one, other in zip(results[0].scores, results[1].scores))
+    torch.manual_seed(3)
+    alone = tiny.generate(**settings)
+    torch.manual_seed(3)
+    with Recorder(tiny.tokenizer):
+        recorded = tiny.generate(**settings)
+    assert torch.equal(alone.sequences, recorded.sequences)
+    assert all(torch.equal(one, other) for one, other in zip(alone.scores, recorded.scores, strict=True))
 
 
 @pytest.mark.parametrize(
     "settings, sentence",
-    [({"num_beams": 2}, "without beams"), ({"num_return_sequences": 2, "do_sample": True}, "one text at a time")],
+    [
+        (lambda ids, tiny: {"inputs": ids, "num_beams": 2}, "without beams"),
+        (lambda ids, tiny: {"inputs": ids, "num_return_sequences": 2, "do_sample": True}, "one text at a time"),
+        (lambda ids, tiny: {"inputs": ids.repeat(2, 1)}, "one text at a time"),
+        (lambda ids, tiny: {"inputs_embeds": tiny.target.get_input_embeddings()(ids)}, "inputs_embeds"),
+    ],
 )
-def test_what_is_not_one_text_is_refused(tiny, settings, sentence):
-    before = seam()
-    with pytest.raises(UserError, match=sentence), Recorder(tiny.tokenizer):
-        tiny.generate(**settings)
-    assert seam() == before
-
-
-def test_a_batch_and_a_prompt_without_tokens_are_refused(tiny):
+def test_what_is_not_one_text_of_tokens_is_refused(tiny, settings, sentence):
     ids = torch.tensor([tiny.tokenizer(PROMPT).input_ids])
-    with Recorder(tiny.tokenizer) as recorder:
-        with pytest.raises(UserError, match="one text at a time"):
-            tiny.target.generate(ids.repeat(2, 1), max_new_tokens=4)
-        with pytest.raises(UserError, match="inputs_embeds"):
-            tiny.target.generate(inputs_embeds=tiny.target.get_input_embeddings()(ids), max_new_tokens=4)
+    with Recorder(tiny.tokenizer) as recorder, pytest.raises(UserError, match=sentence):
+        tiny.target.generate(**settings(ids, tiny), max_new_tokens=4)
     with pytest.raises(UserError, match="No call of generate was recorded"):
         recorder.run  # noqa: B018
 
 
-def test_a_call_that_fails_is_not_recorded_and_nothing_stays_patched(tiny):
+def test_a_call_that_fails_is_not_recorded(tiny):
     def broken(*args):
         raise RuntimeError("broken streamer")
 
     streamer = SimpleNamespace(put=broken, end=broken)
-    before = seam()
     with pytest.raises(RuntimeError, match="broken streamer"), Recorder(tiny.tokenizer) as recorder:
         tiny.generate(assistant_model=tiny.draft, streamer=streamer)
-    assert seam() == before and recorder.runs == []
+    assert recorder.runs == []
 
 
 def test_another_version_of_transformers_is_refused(tiny, monkeypatch):

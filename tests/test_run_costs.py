@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from decoding.analysis.metrics import predicted_cost, speedup
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.whatif import simulate_lane, sweep
 from decoding.records.run_file import load_run
-from decoding.records.trace import Iteration, Run
+from decoding.records.trace import Iteration, Run, Trace
 
 from .runs import add_draft, make_run, untimed
 
@@ -25,11 +26,21 @@ SIZE = 0.05  # of an iteration's cost: drafting is a straight line, and few iter
 load = cache(load_run)
 
 
+def static_lanes(run: Run) -> Iterator[tuple[Trace, int]]:
+    """The lanes of a fixed SL, with it."""
+    for trace in run.lanes:
+        if trace.policy == "static":
+            yield trace, int(trace.lane.rpartition(":")[2])
+
+
 @recorded
 def test_a_static_lane_of_a_recording_is_simulated_as_it_was_measured(path):
-    run = load(path)
-    for trace in run.lanes:
-        if trace.policy == "static" and trace.draft in run.chains:
+    assert_simulated_as_measured(load(path))
+
+
+def assert_simulated_as_measured(run: Run) -> None:
+    for trace, _ in static_lanes(run):
+        if trace.draft in run.chains:
             assert simulate_lane(run, trace.lane).speedup == pytest.approx(speedup(run, trace).median), trace.lane
 
 
@@ -38,8 +49,7 @@ def test_the_curves_in_a_recording_are_near_its_iterations(path):
     """Those that were measured before it, at which its policies decided: a machine that changed since shows here."""
     run = load(path)
     own = run_costs(run)
-    for trace in (trace for trace in run.lanes if trace.policy == "static" and trace.draft):
-        sl = int(trace.lane.rpartition(":")[2])
+    for trace, sl in static_lanes(run):
         said, took = (costs.iteration(sl, trace.draft) / costs.iteration(0, None) for costs in (run.costs, own))
         assert abs(said / took - 1) <= CHANGED, (
             f"{path.stem}: by its cost curves an iteration of {trace.lane} takes {said:.2f} plain passes, by its own "
@@ -52,8 +62,7 @@ def test_the_own_curves_of_a_recording_are_those_of_its_iterations(path):
     """A whole iteration of a fixed SL: what the curves say lies within what its means over the repeats were."""
     run = load(path)
     own, plain = run_costs(run), run.baseline
-    for trace in (trace for trace in run.lanes if trace.policy == "static" and trace.draft):
-        sl = int(trace.lane.rpartition(":")[2])
+    for trace, sl in static_lanes(run):
         whole = [at for at, it in enumerate(trace.iterations) if it.n_drafted == sl]
         clock = [
             fmean(ours.draft_s[at] + ours.verify_s[at] for at in whole) / (theirs.decode_s / len(plain.iterations))
@@ -92,21 +101,16 @@ def test_what_was_slower_than_its_curves_is_corrected_at_every_size(lanes):
     run = slowed(make_run(lanes=lanes), draft=1.5, check=1.2)
     own = run_costs(run)
     assert own.draft_step["shallow"] == pytest.approx(1.5 * run.costs.draft_step["shallow"])
-    assert (
-        own.verify_curve[1:] == pytest.approx([1.2 * cost for cost in run.costs.verify_curve[1:]])
-        and own.verify_curve[0] == run.costs.verify_curve[0]
-    )
+    assert own.verify_curve[0] == run.costs.verify_curve[0]
+    assert own.verify_curve[1:] == pytest.approx([1.2 * cost for cost in run.costs.verify_curve[1:]])
     assert own.iteration(0, None) == run.costs.iteration(0, None)
-    for trace in run.lanes[1:]:
-        assert simulate_lane(run, trace.lane).speedup == pytest.approx(speedup(run, trace).median)
+    assert_simulated_as_measured(run)
 
 
 def test_static_lanes_of_two_drafts_and_one_sl_are_both_met():
     run = make_run(lanes=("autoregressive", "static:5", "static:2", "disco:0.6"))
     add_draft(run, "wide", match=0.6, c=0.3)
-    for trace in run.lanes:
-        if trace.policy == "static":
-            assert simulate_lane(run, trace.lane).speedup == pytest.approx(speedup(run, trace).median), trace.lane
+    assert_simulated_as_measured(run)
 
 
 def test_a_size_that_hardly_ran_does_not_correct_the_curve():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -206,15 +207,10 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINTS", tmp_path / "checkpoints")
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
-    for module in (commands, teachers, distil, install, feature_run):
-        for name, value in {
-            "PAIR": pair,
-            "TEXTS": written,
-            "DRAFTS": tmp_path / "drafts",
-            "model": lambda: chat,
-        }.items():
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, value)
+    places = {"PAIR": pair, "TEXTS": written, "DRAFTS": tmp_path / "drafts", "model": lambda: chat}
+    for module, name in product((commands, teachers, distil, install, feature_run), places):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, places[name])
     monkeypatch.setattr(commands, "SUITE_FILE", tmp_path / "chat.jsonl")
     tiny = {
         "three-layers": Recipe((0, None, recipes.LAST), 28, "three", grown_from="two-layers"),
@@ -229,20 +225,26 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     return pair
 
 
-def test_a_run_learns_and_goes_on_where_it_was_killed(tiny_places, chat, written):
+@pytest.fixture
+def start(tiny_places, chat, written):
+    """Starts a run; one of the same recipe goes on where the last one was killed."""
     teacher = Teacher(chat, written)
-    run = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, distil.NEW)
+    return lambda recipe, loss="kl", *further: distil.Run(recipe.note, recipe, loss, teacher, distil.NEW, *further)
+
+
+def test_a_run_learns_and_goes_on_where_it_was_killed(start):
+    run = start(Recipe((0, None), 28, "two"), "sharp")
     before = run.loss_of(0).item()
     run.train(1e6, tokens=40_000)
     assert run.loss_of(0).item() < 0.7 * before
-    again = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, distil.NEW)
+    again = start(Recipe((0, None), 28, "two"), "sharp")
     again.train(1e6, tokens=40_000)
     assert again.timed.steps == run.timed.steps
     assert torch.equal(again.draft.model.norm.weight, run.draft.model.norm.weight)
 
 
-def test_rounded_layers_learn_what_they_are_rounded_from(tiny_places, chat, written):
-    run = distil.Run("one", Recipe((0,), 28, "one"), "kl", Teacher(chat, written), distil.NEW)
+def test_rounded_layers_learn_what_they_are_rounded_from(start):
+    run = start(Recipe((0,), 28, "one"))
     matrices = layer_matrices(run.draft)
     before = [weight.detach().clone() for weight in matrices]
     exact = run.loss_of(0).item()
@@ -257,15 +259,12 @@ def test_rounded_layers_learn_what_they_are_rounded_from(tiny_places, chat, writ
     assert all(torch.equal(weight, old) for weight, old in zip(matrices, before))
 
 
-def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(tiny_places, chat, written):
+def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(start):
     with pytest.raises(UserError, match="align draft two-layers"):
         distil.distil("three-layers", "kl", tokens=1)
     distil.distil("two-layers", "kl", tokens=3000)
-    teacher = Teacher(chat, written)
-    shallow = distil.Run(
-        "shallow", recipes.RECIPES["two-layers"], "kl", teacher, distil.NEW, distil.DRAFTS / "two-layers"
-    )
-    deep = distil.Run("deep", recipes.RECIPES["three-layers"], "kl", teacher, distil.NEW)
+    shallow = start(recipes.RECIPES["two-layers"], "kl", distil.DRAFTS / "two-layers")
+    deep = start(recipes.RECIPES["three-layers"])
     assert len(deep.draft.model.layers) == 3
     ids = torch.arange(12)[None]
     with torch.no_grad():
@@ -289,11 +288,10 @@ def test_a_shipped_draft_learns_further_with_its_head(tiny_places, chat, written
     assert distil.facts_of("two-layers")["tokens"] >= 9000
 
 
-def test_embeddings_and_shared_layers_stay_the_targets(tiny_places, chat, written):
-    teacher = Teacher(chat, written)
-    run = distil.Run("exit", Recipe((0, None), 28, "exit", shared=1), "kl", teacher, distil.NEW)
+def test_embeddings_and_shared_layers_stay_the_targets(start):
+    run = start(Recipe((0, None), 28, "exit", shared=1))
     run.train(1e6, tokens=3000)
-    target = teacher.target.state_dict()
+    target = run.teacher.target.state_dict()
     for name, weight in run.draft.state_dict().items():
         same = name in target and torch.equal(weight, target[name])
         assert same == (name.startswith(("model.embed", "model.layers.0.", "lm_head")))
