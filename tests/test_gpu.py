@@ -40,5 +40,5 @@ def test_all_lanes_write_the_same_text(lively_pair, dtype):
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_coupled_lanes_write_the_same_text(lively_pair, temperature):
     pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="float32", device="cuda")
-    run = quick_run(LANES, pair, PROMPTS[0], temperature=temperature)
+    run = quick_run(LANES, pair, PROMPTS[0], rule="coupling", temperature=temperature)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
