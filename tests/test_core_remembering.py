@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,17 +86,14 @@ def test_a_target_keeps_first_choices(texts):
         assert torch.equal(mine[0].argmax(1), its[0][:, :16].argmax(1)) and mine[2] == its[2]
 
 
-def test_a_pass_is_computed_once():
-    model = ToyModel()
-    text = [([1, 2], 1), ([3], 1), ([0, 1], 2)]
-    play(RememberingModel(model), [text, text, [*text, ([2], 1)]])
-    assert model.passes == [2, 1, 2, 1]
+TEXT = [([1, 2], 1), ([3], 1), ([0, 1], 2)]
 
 
-def test_rejected_tokens_make_another_pass():
+@pytest.mark.parametrize("others, further", [([TEXT, [*TEXT, ([2], 1)]], [1]), ([[([1, 0], 1), ([3], 1)]], [2, 1])])
+def test_a_pass_is_computed_once_and_rejected_tokens_make_another_one(others, further):
     model = ToyModel()
-    play(RememberingModel(model), [[([1, 2], 1), ([3], 1)], [([1, 0], 1), ([3], 1)]])
-    assert model.passes == [2, 1, 2, 1]
+    play(RememberingModel(model), [TEXT, *others])
+    assert model.passes == [2, 1, 2, *further]
 
 
 def test_a_text_may_begin_anywhere():

@@ -13,7 +13,7 @@ from decoding.analysis import metrics
 from decoding.analysis.lane_figures import lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.trees import simulate_trees
-from decoding.analysis.whatif import Replay, simulate_lane
+from decoding.analysis.whatif import Replay, simulate_lane, sweep, with_costs
 from decoding.comparison.chain import chain_of, foresee, grow_along
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
@@ -22,13 +22,14 @@ from decoding.lookahead.base import SL_CAP, TREE_CAP
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.spec import evaluated_lanes
+from decoding.lookahead.static import Static
 from decoding.records.proposal import depths_of
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Chain, Guesses
 
 from .learned_heads import make_heads
-from .runs import make_costs
+from .runs import make_costs, make_run
 from .toy import ToyPair, finished_run, quick_run, shape_of
 
 COSTS = make_costs(rise=0.03, draft_step={"small": 0.12, "ngram": 0.0, "weak": 0.1})
@@ -195,3 +196,18 @@ def test_what_lies_beyond_the_drafts_context_is_not_foreseen():
     foreseen = foresee(prepared, "small", output)
     assert None in foreseen.along.choice and len(foreseen.along.choice) == 30
     assert foreseen.along.choice[:10] == chain_of(prepared, "small", output).along.choice[:10]
+
+
+def test_policies_that_plan_are_not_asked_step_by_step(monkeypatch):
+    """Forty lanes on 256 tokens take about 15 ms because static lanes do no work per drafted token."""
+    monkeypatch.setattr(Static, "should_draft", lambda self, state: pytest.fail("asked step by step"))
+    assert len(sweep(make_run(n_tokens=256), "static:1..20,confidence:0.05..1.0/0.05")) == 40
+
+
+@pytest.mark.parametrize("c", [None, 0.0, 0.3])
+@pytest.mark.parametrize("o", [None, 0.0, 0.4])
+def test_other_cost_curves_replace_what_they_name(c, o):
+    given, v = make_costs(0.11, overhead=0.02), [1.0] * 21
+    found = with_costs(given, "shallow", draft_step=c, overhead=o)
+    assert found.draft_step["shallow"] == (0.11 if c is None else c) and found.overhead == (0.02 if o is None else o)
+    assert with_costs(given, "shallow", verify_curve=v) == replace(given, verify_curve=v)

@@ -139,14 +139,13 @@ def test_what_is_too_large_is_refused_before_it_is_downloaded(hub, monkeypatch, 
     assert hub.fetched_weights() == []
 
 
+ELSEWHERE = ("../elsewhere/model.safetensors", "/etc/model.safetensors", "pytorch_model.bin", ".safetensors", 5)
+
+
 @pytest.mark.parametrize(
     "index, words",
     [
-        ({"weight_map": {"a": "../elsewhere/model.safetensors"}}, "only safetensors files in the same folder"),
-        ({"weight_map": {"a": "/etc/model.safetensors"}}, "only safetensors files in the same folder"),
-        ({"weight_map": {"a": "pytorch_model.bin"}}, "only safetensors files in the same folder"),
-        ({"weight_map": {"a": ".safetensors"}}, "only safetensors files in the same folder"),
-        ({"weight_map": {"a": 5}}, "only safetensors files in the same folder"),
+        *(({"weight_map": {"a": file}}, "only safetensors files in the same folder") for file in ELSEWHERE),
         ({"weight_map": {"a": "model-2.safetensors"}}, "model-2.safetensors, .* is missing"),
         ({"weight_map": ["model.safetensors"]}, "is not a list of weights"),
         ([], "is not a list of weights"),

@@ -297,9 +297,14 @@ def test_embeddings_and_shared_layers_stay_the_targets(start):
         assert same == (name.startswith(("model.embed", "model.layers.0.", "lm_head")))
 
 
+def align(*words: str) -> None:
+    result = CliRunner().invoke(app, ["align", *words])
+    if result.exception:
+        raise result.exception
+
+
 def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
-    result = CliRunner().invoke(app, ["align", "all", "--tokens", "5000", "--minutes", "0.02"])
-    assert result.exit_code == 0, result.output
+    align("all", "--tokens", "5000", "--minutes", "0.02")
     described = json.loads((tiny_places / "pair.json").read_text())
     assert described["chat"] and described["default_draft"] == "three-layers"
     assert list(described["drafts"]) == ["three-layers", "two-layers", "one-layer"]
@@ -334,22 +339,19 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     numbers, batch = [], Epochs.batch
     monkeypatch.setattr(Epochs, "batch", lambda epochs, number: numbers.append(number) or batch(epochs, number))
     for name, tokens in (("feature", 3000), *((name, 6000) for name in own)):
-        result = CliRunner().invoke(app, ["align", "feature", name, "--tokens", str(tokens)])
-        assert result.exit_code == 0, result.output
+        align("feature", name, "--tokens", str(tokens))
         if name == "feature":
             assert numbers == list(range(-(-tokens // 1024))), "a longer run goes on where the shorter one ended"
     assert read_projections(distil.DRAFTS / "feature")["fuse.weight"].abs().sum() > 0
     assert read_projections(distil.DRAFTS / "heads")["heads.weight"].abs().sum() > 0
     assert not (distil.DRAFTS / "one-layer" / "feature.safetensors").exists()
-    result = CliRunner().invoke(app, ["align", "install"])
-    assert result.exit_code == 0, result.output
+    align("install")
     feature = {"folder": "drafts/feature", "kind": "feature", "layers": [1, 2]}
-    described = json.loads((tiny_places / "pair.json").read_text())["drafts"]
     heads = {"folder": "drafts/heads", "kind": "heads", "layers": [2]}
-    expected = {"one-layer": "drafts/one-layer", "captions": pictures, "feature": feature, "heads": heads}
-    assert described == expected
+    described = {"one-layer": "drafts/one-layer", "captions": pictures, "feature": feature, "heads": heads}
+    assert json.loads((tiny_places / "pair.json").read_text())["drafts"] == described
     facts = json.loads((tiny_places / "alignment.json").read_text())
-    assert CliRunner().invoke(app, ["align", "install"]).exit_code == 0
+    align("install")
     assert json.loads((tiny_places / "alignment.json").read_text()) == facts  # nothing is counted twice
     assert facts["drafts"]["three-layers"] == ROWS["drafts"]["three-layers"]
     assert facts["drafts"]["one-layer"]["tokens"] >= 6000 + 9 and facts["drafts"]["one-layer"]["head_rows"] == 20
@@ -359,8 +361,8 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
 
 
 def test_install_without_a_default_draft_says_what_to_do(tiny_places):
-    result = CliRunner().invoke(app, ["align", "install"])
-    assert isinstance(result.exception, UserError) and "align draft" in str(result.exception)
+    with pytest.raises(UserError, match="align draft"):
+        align("install")
 
 
 def test_rows_of_losses_are_added_to_those_of_the_same_run(tiny_places):
