@@ -87,18 +87,13 @@ def test_every_lane_writes_the_text_of_generate_with_the_same_picture(pair):
 
 def test_the_picture_stands_before_the_question_and_the_draft_does_not_get_it(pair):
     prompt, text = encode(pair, SCENES[0]), pair.encode_prompt(QUESTION, chat=True)
-    assert prompt.text == text.ids and len(prompt) == len(text) + TOKENS == pair_reads(pair, prompt) + 1
+    source = prepare(replace(ASKED, lanes=["static:3"]), pair).source(pair.default_draft)
+    start_text(pair.target, [source], prompt)
+    assert prompt.text == text.ids and pair.draft().length == len(text) - 1
+    assert len(prompt) == len(text) + TOKENS == pair.target.length + 1
     assert pair.tokenizer.decode(prompt.ids[prompt.at + TOKENS :]).startswith(QUESTION)
     assert prompt.digest == scene_of(SCENES[0]).digest and prompt.key != encode(pair, SCENES[1]).key
     assert not torch.equal(prompt.embeddings, prompt.grey) and torch.equal(prompt.grey, encode(pair, SCENES[1]).grey)
-
-
-def pair_reads(pair: Pair, prompt) -> int:
-    """Tokens in the target's cache after prefill; the draft's are those of the text."""
-    source = prepare(replace(ASKED, lanes=["static:3"]), pair).source(pair.default_draft)
-    start_text(pair.target, [source], prompt)
-    assert pair.draft().length == len(prompt.text) - 1
-    return pair.target.length
 
 
 def test_a_run_says_which_picture_was_read_and_what_a_grey_one_would_have_changed(run, pair):
