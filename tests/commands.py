@@ -1,7 +1,5 @@
 """Commands as a user types them, run in this process."""
 
-from __future__ import annotations
-
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Fixtures for the whole run of the tests."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Synthetic evaluations for tests: the real tables over random chains, without a model."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from copy import deepcopy

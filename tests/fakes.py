@@ -6,8 +6,6 @@ raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration
 for a full GPU. Its ``started`` contains the number of the run in its process (``served``).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A tiny pair whose drafts read the target's hidden states: random weights, on disk, in a folder of its own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from shutil import copyfile

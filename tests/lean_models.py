@@ -1,7 +1,5 @@
 """Random models of all shapes that the lean engine runs, and the same models on both engines."""
 
-from __future__ import annotations
-
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 

@@ -1,7 +1,5 @@
 """Small fitted heads with random weights, for tests of the learned policies."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from decoding.lookahead.costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, NetworkHead, TableHead, n_inputs

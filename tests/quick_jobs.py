@@ -1,7 +1,5 @@
 """What passes cost measured in a moment, here or in a worker process: for tests to which it does not matter."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ times of every repeat. ``make_run(size="large")`` has 4 lanes x 2,000 tokens; ``
 that try to escape from a page.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Prompts as messages to a chat model: the request, the template, the ends of texts, and what is shown."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The acceptance rules: shaping, and the distribution of what they emit against exact enumeration."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """A comparison on a toy pair: its events, its run file, its sentences, what it notes on its lanes."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Cost curves: read from the loop itself, fitted so that more work never takes less time."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

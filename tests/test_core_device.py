@@ -1,7 +1,5 @@
 """The loop on an engine that keeps greedy work on its device; here the CUDA engine without graphs, on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A new kind of draft is one class; its declared abilities decide which figures it has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Drafts that read the target's hidden states, on tiny random models."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from shutil import copytree

@@ -1,7 +1,5 @@
 """Kept cost curves: they are found again, checked, and measured again if they no longer fit or are old."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone

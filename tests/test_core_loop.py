@@ -1,7 +1,5 @@
 """The decode loop on toy models: lossless, within its limits, and recorded correctly."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A slice of ``python -m decoding lossless`` on a tiny random pair, and that it can fail."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A target that reads pictures, with drafts that read the text alone."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from dataclasses import replace

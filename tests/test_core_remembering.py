@@ -1,7 +1,5 @@
 """A model with a memory answers as the model itself, and computes a pass once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Thresholds chosen for this machine's costs: kept with the curves, used by runs, and written into them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Trees of guesses: lossless with every rule and engine, within their limits, and recorded as they were drafted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every policy writes the target's own text, in iterations that what-if simulates one by one, also from a file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

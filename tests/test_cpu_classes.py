@@ -1,7 +1,5 @@
 """One whole comparison of the embedded pairs in the class of CPU that this process is (``make test-cpus``)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

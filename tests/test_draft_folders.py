@@ -1,7 +1,5 @@
 """What lies in a draft's folder: weights that are not the target's, ids of its head, counts of the target's text."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

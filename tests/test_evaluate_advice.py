@@ -1,7 +1,5 @@
 """The recommended draft and policy, and the settings for transformers and vLLM that say the same."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

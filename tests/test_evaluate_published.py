@@ -1,7 +1,5 @@
 """Measured figures compared with the papers'."""
 
-from __future__ import annotations
-
 from decoding.evaluation.published import AHEAD_TITLE, COLUMNS, ELSEWHERE, PUBLISHED, TITLE, papers_tables
 from decoding.evaluation.report import tables_of, to_csv
 from tests.evaluations import changed, make_evaluation, renamed

@@ -1,7 +1,5 @@
 """An evaluation spread over several devices: what one machine finds, each prompt's lanes on one device."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

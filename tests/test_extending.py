@@ -1,7 +1,5 @@
 """The recipes of docs/extending.md, followed exactly; a setting is one line, in every place that offers settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import pkgutil

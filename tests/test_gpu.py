@@ -1,7 +1,5 @@
 """Real kernels and real CUDA graphs, where there is a GPU; elsewhere counted as not run (see tests/conftest.py)."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.bench.lossless import check_lossless, transformers_reference

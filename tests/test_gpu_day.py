@@ -1,7 +1,5 @@
 """The GPU day: order, time, resuming and summary; its commands run on the stand-in."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Validation chains on disk, and what the costs of a machine choose on them."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Fitted policies on disk: round trip, and a sentence for each reason why they cannot be used."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """fit: data, training, calibration and tuning, from prompts to loadable files; and its sentences."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

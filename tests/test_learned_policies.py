@@ -1,7 +1,5 @@
 """The learned policies: their decisions, which are the same live and in what-if."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

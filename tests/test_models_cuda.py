@@ -1,7 +1,5 @@
 """The CUDA engine's buffers, on the CPU and without graphs: places, buckets, rewinding, acceptance."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

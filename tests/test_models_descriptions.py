@@ -1,7 +1,5 @@
 """pair.json: what it says of a pair, which pair serves, and a sentence for each file that describes none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

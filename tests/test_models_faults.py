@@ -1,7 +1,5 @@
 """Models that are broken, do not fit or cannot be rewound; GPUs that run out of memory or fault: the messages."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from types import SimpleNamespace

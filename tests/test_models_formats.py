@@ -1,7 +1,5 @@
 """A number format is one file, found everywhere; which one a model runs in is measured on the machine at hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """GGUF files as sources: found, checked, unpacked once; a sentence for missing or damaged ones."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Models from the Hub: what is refused before any weights are fetched, and the messages."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

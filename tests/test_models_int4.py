@@ -1,7 +1,5 @@
 """Four-bit weights: exactly the file's own, lossless in their format, refused in a sentence where they cannot be."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """A row's bits do not depend on the other rows, logits are float32, and neither is claimed if it does not hold."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

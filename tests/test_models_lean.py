@@ -1,7 +1,5 @@
 """The lean engine against transformers' modules, and the independence of a row from the other rows."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

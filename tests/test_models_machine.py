@@ -1,7 +1,5 @@
 """What engines ask of the machine: the number of CPU threads, by trial for each model, and huge pages."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The pairs command, chat prompts, the real Hub's errors, and pairs that are too large for one GPU."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import astuple
 from pathlib import Path

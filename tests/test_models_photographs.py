@@ -1,7 +1,5 @@
 """Targets of transformers that read photographs, with drafts that read the text alone."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager

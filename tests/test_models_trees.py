@@ -1,7 +1,5 @@
 """What the engines read besides a chain of ids: trees, prompts with embeddings; and the states that they keep."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The lookahead policies in isolation, and the features that they read."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A policy is one file: put on the package's path, it is on the page, in every command and in an evaluation."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The common properties of all policies, the README's table of them, and how lanes are written."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Run files: they are read back equal, and hostile ones are refused. JSON Lines, from which work resumes."""
 
-from __future__ import annotations
-
 import json
 import math
 

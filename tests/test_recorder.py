@@ -1,7 +1,5 @@
 """Recording of transformers' generate: every way to draft, on tiny random models."""
 
-from __future__ import annotations
-
 import threading
 from functools import wraps
 from statistics import median

@@ -1,7 +1,5 @@
 """Commands that cannot be followed end with status 2 and a sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.records.run_file import save_run

@@ -1,7 +1,5 @@
 """The order of the rooms: imports go downward only, also inside functions and under TYPE_CHECKING."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

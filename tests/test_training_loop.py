@@ -1,7 +1,5 @@
 """The training loop, its optimisers and its checkpoints, on a tiny model."""
 
-from __future__ import annotations
-
 import platform
 import resource
 import subprocess

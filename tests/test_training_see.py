@@ -1,7 +1,5 @@
 """Training the picture reader: scenes, questions, rows of questions, steps that resume, and the card."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from random import Random

@@ -1,7 +1,5 @@
 """A tiny random chat model of 32 words on disk: it writes prompts and answers within seconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A tiny GGUF file with a random Llama in it, for tests that need no package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

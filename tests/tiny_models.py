@@ -1,7 +1,5 @@
 """Tiny random models on disk, for tests that load a pair."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A tiny random pair on disk, in seconds: for tests that need real models and no particular text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself immediately

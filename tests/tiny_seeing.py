@@ -1,7 +1,5 @@
 """Tiny random targets with a vision encoder, of three families, on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch
