@@ -2,8 +2,8 @@
 
 The prompt steers :class:`ScriptedRunner`: ``#crash`` kills its process in the midst of the first lane, ``#fail``
 raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration, ``#deaf`` ignores cancel,
-``#flood`` emits 20,000 events, ``#gpufault`` raises and says that the device is lost, ``#memory`` raises as torch does
-for a full GPU. Its ``started`` contains the number of the run in its process (``served``).
+``#flood`` emits 20,000 events, ``#gpufault`` raises and says that the device is lost. Its ``started``
+contains the number of the run in its process (``served``).
 """
 
 import os
@@ -117,8 +117,6 @@ class ScriptedRunner:
             os.kill(os.getpid(), signal.SIGKILL)
         if "#fail" in prompt:
             raise RuntimeError("something broke")
-        if "#memory" in prompt:
-            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         if "#gpufault" in prompt:
             self.lost = True
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -134,15 +132,6 @@ class ScriptedRunner:
             yield "progress", {"stage": "counting", "message": f"{i} of {options['n']}", "fraction": i / options["n"]}
             time.sleep(options.get("pause", 0.0))
         yield "finished", {"result": {"counted": options["n"]}}
-
-
-class OutOfMemoryError(RuntimeError):
-    """Named like torch's exception, which is recognised by its name."""
-
-
-def order_of_service(streams: list[list[Event]]) -> list[int]:
-    """For each of these runs, its number among those that a ScriptedRunner served."""
-    return [event.data["served"] for events in streams for event in events if event.kind == "started"]
 
 
 class NeverStarts:
@@ -196,6 +185,21 @@ def until(stream: Iterator[Event], kind: str = "iterations") -> list[Event]:
     while events[-1].kind != kind:
         events.append(next(stream))
     return events
+
+
+def begin(backend: Any, prompt: str = "#slow", **changes) -> tuple[Iterator[Event], list[Event]]:
+    """A run that is far from its end: its stream, and its events up to the first iteration."""
+    stream = backend.compare(small_request(prompt, **{"max_new_tokens": 2000, **changes}), threading.Event())
+    return stream, until(stream)
+
+
+def stopped(backend: Any, prompt: str = "#slow", **changes) -> list[Event]:
+    """All events of a run that is cancelled after its first iteration."""
+    cancel = threading.Event()
+    stream = backend.compare(small_request(prompt, **{"max_new_tokens": 2000, **changes}), cancel)
+    events = until(stream)
+    cancel.set()
+    return [*events, *stream]
 
 
 def last_sentence(events: list[Event]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from decoding.backends.base import Backend, JobEvents
@@ -18,15 +19,18 @@ from .runs import make_run
 
 
 def fake_pair() -> PairDescription:
-    return PairDescription(
-        name="toy",
-        title="Toy pair",
-        kind="embedded",
-        target="target",
-        drafts={"shallow": "shallow"},
-        default_draft="shallow",
-        fitted={"shallow": ["disco"]},
-    )
+    drafts = {"shallow": "shallow"}
+    return PairDescription("toy", "Toy pair", "embedded", "target", drafts, "shallow", fitted={"shallow": ["disco"]})
+
+
+def pair_in(folder: Path) -> PairDescription:
+    """The toy pair with files in ``folder`` that stand for its weights."""
+    for name in ("target", "shallow"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}")
+        (folder / name / "model.safetensors").write_bytes(name.encode())
+    drafts = {"shallow": str(folder / "shallow")}
+    return PairDescription("toy", "Toy pair", "embedded", str(folder / "target"), drafts, "shallow")
 
 
 class ScriptedBackend(Backend):

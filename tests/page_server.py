@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from decoding.backends.base import Backend
 from decoding.records.run_file import save_run
@@ -29,9 +30,9 @@ def first_run() -> Run:
 
 
 @contextmanager
-def page_at(backend: Backend, recordings: Path) -> Iterator[str]:
-    """Serve the page over ``backend``; gives its address."""
-    page = build_page(backend, recordings)
+def page_at(backend: Backend, recordings: Path, **options: Any) -> Iterator[str]:
+    """Serve the page over ``backend``; gives its address. ``options``: of build_page."""
+    page = build_page(backend, recordings, **options)
     _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
     try:
         yield url

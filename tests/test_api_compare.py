@@ -22,6 +22,7 @@ def url(tmp_path_factory):
 
 
 def test_compare_streams_numbered_events_and_ends_with_the_run(url):
+    """That the streamed tokens are the run's: test_backends_contract.py, whose Space is such a client."""
     job = web.connect(url).submit(
         prompt="def f():", lanes=["autoregressive", "static:3"], max_new_tokens=40, repeats=2, api_name="/compare"
     )
@@ -32,16 +33,6 @@ def test_compare_streams_numbered_events_and_ends_with_the_run(url):
     run = run_from_json(json.dumps(events[-1]["data"]["run"]))
     assert run.settings.prompt == "def f():" and [trace.lane for trace in run.lanes] == ["autoregressive", "static:3"]
     assert {event["run"] for event in events} == {run.id}
-    items = [  # the streamed tokens are the run's
-        item
-        for event in events
-        if event["kind"] == "iterations" and event["data"]["lane"] == 1
-        for item in event["data"]["items"].values()
-    ]
-    trace = events[-1]["data"]["run"]["lanes"][1]
-    assert [item["start"] for item in items] == [iteration["start"] for iteration in trace["iterations"]]
-    kept = [token for item in items for token, fate in [*item["d"], item["e"]] if fate not in ("rejected", "dropped")]
-    assert kept == trace["output"]
 
 
 def test_clients_can_apply_gradio_s_differences_between_events():

@@ -18,39 +18,34 @@ from decoding.backends.recorded import (
     describe_recording,
     order_index,
     plan_recording,
+    read_index,
     stale_recordings,
     store_recording,
 )
 from decoding.backends.remote import RemoteBackend
 from decoding.errors import UserError
-from decoding.records.pairs import PairDescription, embedded_pairs
+from decoding.records.pairs import embedded_pairs
 from decoding.records.run_file import run_from_json, save_run
 from decoding.records.suites import Prompt, load_showcase
-from tests.fakes import check_stream
+from tests.fakes import check_stream, last_sentence
+from tests.page_fakes import pair_in
 from tests.runs import make_run
 
 
 def prompt(name="fibonacci", **changes):
-    fields = dict(
-        id=name,
-        suite="showcase",
-        split="test",
-        prompt="def fibonacci(n):\n",
-        source="",
-        title="A title",
-        shows="What to see.",
-    )
-    return Prompt(**fields | changes)
+    about = dict(title="A title", shows="What to see.") | changes
+    return replace(Prompt(name, "showcase", "test", "def fibonacci(n):\n", ""), **about)
 
 
 @pytest.fixture
 def pair(tmp_path):
-    for name in ("target", "shallow"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "model.safetensors").write_bytes(name.encode())
-    drafts = {"shallow": str(tmp_path / "shallow")}
-    return PairDescription("toy", "Toy", "embedded", str(tmp_path / "target"), drafts, "shallow")
+    return pair_in(tmp_path)
+
+
+def record(one, pair, folder):
+    settings = plan_recording(one, pair, 88, 3)
+    run = make_run(identifier=one.id, lanes=tuple(settings.lanes))
+    store_recording(replace(run, settings=settings), one, pair, folder)
 
 
 @pytest.fixture
@@ -58,21 +53,14 @@ def folder(tmp_path, pair):
     folder = tmp_path / "recordings"
     folder.mkdir()
     for name in ("fibonacci", "second"):
-        one = prompt(name)
-        run = make_run(identifier=name)
-        run.settings = plan_recording(one, pair, 88, 3)
-        lanes = run.settings.lanes
-        run.lanes = make_run(lanes=tuple(lanes)).lanes
-        store_recording(run, one, pair, folder)
+        record(prompt(name), pair, folder)
     return folder
 
 
 def test_the_list_has_titles_and_order(folder):
     infos = RecordedBackend(folder).recordings()
-    assert [(info.id, info.title, info.shows) for info in infos] == [
-        ("fibonacci", "A title", "What to see."),
-        ("second", "A title", "What to see."),
-    ]
+    assert [info.id for info in infos] == ["fibonacci", "second"]
+    assert {(info.title, info.shows) for info in infos} == {("A title", "What to see.")}
     assert infos[0].lanes == ["autoregressive", "static:5", "confidence:0.4", "oracle"]
 
 
@@ -84,15 +72,12 @@ def test_files_without_an_entry_are_listed_last_and_broken_ones_left_out(folder)
     assert infos[-1].title == "def fibonacci(n):"
 
 
-def test_a_broken_or_missing_list_does_not_hide_the_files(folder):
-    (folder / INDEX).write_text("nonsense")
-    assert {info.id for info in RecordedBackend(folder).recordings()} == {"fibonacci", "second"}
-    assert RecordedBackend(folder / "nowhere").recordings() == []
-
-
-def test_an_entry_without_a_file_is_not_listed(folder):
+def test_what_the_list_lacks_or_has_too_much_hides_no_file(folder):
     (folder / "second.json").unlink()
     assert [info.id for info in RecordedBackend(folder).recordings()] == ["fibonacci"]
+    (folder / INDEX).write_text("nonsense")
+    assert [info.id for info in RecordedBackend(folder).recordings()] == ["fibonacci"]
+    assert RecordedBackend(folder / "nowhere").recordings() == []
 
 
 @pytest.mark.parametrize("name", ["../secret", "a/b", "", "x" * 65, "nothing", "fibonacci.json", "a\x00b", "index"])
@@ -120,12 +105,8 @@ def test_other_settings_are_refused_with_a_sentence(folder):
     settings = backend.load("second").settings
     for other in (replace(settings, prompt="else"), replace(settings, seed=5)):
         events = list(backend.compare(other, threading.Event()))
-        assert events[-1].kind == "failed" and "Only recorded runs" in events[-1].data["message"]
-    assert list(backend.run_job("evaluate", {}, threading.Event()))[-1].kind == "failed"
-
-
-def test_fresh_recordings_are_fresh(folder, pair):
-    assert stale_recordings(folder, [prompt(), prompt("second")], pair) == []
+        assert "Only recorded runs" in last_sentence(events)
+    assert "without --recorded" in last_sentence(list(backend.run_job("evaluate", {}, threading.Event())))
 
 
 def test_what_is_stale_is_reported(folder, pair, tmp_path):
@@ -133,6 +114,7 @@ def test_what_is_stale_is_reported(folder, pair, tmp_path):
         return " ".join(stale_recordings(folder, list(prompts), pair))
 
     both = prompt(), prompt("second")
+    assert stale(*both) == ""
     assert "third: not recorded" in stale(*both, prompt("third"))
     assert "second: no prompt" in stale(prompt())
     assert stale_recordings(folder, [prompt()], pair, [prompt("second")]) == []
@@ -149,9 +131,7 @@ def test_a_policy_fitted_anew_makes_its_recordings_stale(folder, pair, tmp_path)
     (tmp_path / "shallow" / "policies" / "disco.json").write_text("{}")
     pair.fitted = {"shallow": ["disco"]}
     assert "today it would be autoregressive, static:5, disco, oracle" in stale_recordings(folder, [one], pair)[0]
-    run = make_run(lanes=("autoregressive", "static:5", "disco", "oracle"), identifier="fibonacci")
-    run.settings = plan_recording(one, pair, 88, 3)
-    store_recording(run, one, pair, folder)
+    record(one, pair, folder)
     assert stale_recordings(folder, [one], pair) == ["second: no prompt of the showcase has this id."]
     (tmp_path / "shallow" / "policies" / "disco.json").write_text("{ }")
     assert "other weights of shallow/disco" in stale_recordings(folder, [one], pair)[0]
@@ -159,14 +139,22 @@ def test_a_policy_fitted_anew_makes_its_recordings_stale(folder, pair, tmp_path)
 
 def test_plans_take_what_was_fitted(pair):
     wanted = prompt(lanes=("autoregressive", "shallow/disco", "costaware", "ngram/static:5"))
-    assert plan_recording(wanted, pair, 8, 1).lanes == [
-        "autoregressive",
-        "shallow/confidence:0.4",
-        "confidence:0.4",
-        "ngram/static:5",
-    ]
+    unfitted = ["autoregressive", "shallow/confidence:0.4", "confidence:0.4", "ngram/static:5"]
+    assert plan_recording(wanted, pair, 8, 1).lanes == unfitted
     pair.fitted = {"shallow": ["disco"]}
     assert plan_recording(wanted, pair, 8, 1).lanes[1] == "shallow/disco"
+
+
+def test_a_broken_recording_or_list_is_a_sentence(folder):
+    backend = RecordedBackend(folder)
+    settings = backend.load("second").settings
+    (folder / "fibonacci.json").write_text("{")
+    sentence = last_sentence(list(backend.compare(settings, threading.Event())))
+    assert sentence.startswith("The recording fibonacci cannot be shown. ")
+    assert sentence.endswith("python -m decoding recordings.")
+    (folder / INDEX).write_text("[1]")
+    with pytest.raises(UserError, match="is broken: write it again with python -m decoding recordings"):
+        read_index(folder)
 
 
 def test_the_list_follows_the_showcase(folder):

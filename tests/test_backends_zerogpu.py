@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pickle
 import sys
 import threading
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from decoding.backends import choose_backend
 from decoding.records import pairs
-from tests.fakes import FakeBackend, ScriptedRunner, check_stream, compare, small_request, until
+from tests.fakes import FakeBackend, ScriptedRunner, begin, check_stream, compare, last_sentence, small_request, stopped
 
 
 class GradioError(Exception):
@@ -101,30 +104,23 @@ QUOTA = "You have exceeded your quota (60s <b>requested</b> vs. 0s left)."
 )
 def test_what_spaces_raises_is_a_sentence_that_points_to_the_recordings(backend, spaces, error, words):
     spaces.error = error
-    message = compare(backend)[-1].data["message"]
+    message = last_sentence(compare(backend))
     assert words in message and "recorded runs" in message
 
 
 def test_a_gpu_taken_back_in_the_midst_is_a_sentence(backend, spaces):
     spaces.take_back_after = 5
-    events = compare(backend)
-    check_stream(events)
-    assert "withdrawn" in events[-1].data["message"]
+    assert "withdrawn" in last_sentence(compare(backend))
 
 
 def test_cancel_closes_the_call(backend, spaces):
-    cancel, events = threading.Event(), []
-    for event in backend.compare(small_request(), cancel):
-        events.append(event)
-        if event.kind == "iterations":
-            cancel.set()
+    events = stopped(backend, max_new_tokens=24)
     check_stream(events)
     assert events[-1].kind == "cancelled" and spaces.closed == 1
 
 
 def test_a_visitor_who_leaves_closes_the_call(backend, spaces):
-    stream = backend.compare(small_request(), threading.Event())
-    until(stream)
+    stream, _ = begin(backend, max_new_tokens=24)
     stream.close()
     assert spaces.closed == 1
 
@@ -141,8 +137,6 @@ def test_it_is_chosen_on_zerogpu_with_the_models_loaded_at_the_start(zerogpu, mo
     loaded = []
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     monkeypatch.setattr(zerogpu.Jobs, "preload", lambda self, request: loaded.append((self._device, request.pair)))
-    from decoding.backends import choose_backend
-
     assert choose_backend().name == "zerogpu"
     assert loaded == [("cuda", "")]
 
@@ -166,9 +160,6 @@ def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
 
 
 def test_app_py_asks_for_spaces_before_anything_that_imports_torch():
-    import ast
-    from pathlib import Path
-
     source = (Path(__file__).parents[1] / "app.py").read_text()
     imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
     lines = {getattr(node, "module", None) or node.names[0].name: node.lineno for node in imports}

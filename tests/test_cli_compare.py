@@ -5,17 +5,20 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
+import httpx
 import pytest
 from rich.console import Console
 
 from decoding.backends.jobs import Jobs
+from decoding.backends.local import LocalBackend
 from decoding.backends.recorded import RecordedBackend
+from decoding.backends.remote import RemoteBackend
 from decoding.cli import COMMANDS, main
 from decoding.cli import recordings as recordings_module
 from decoding.cli.console import cancel_on_interrupt, visible
@@ -56,11 +59,8 @@ def test_a_run_file_is_repeated_with_its_settings_and_costs(tiny_pair, tmp_path)
     status, _, err = command("compare", "--again", str(first), "--out", str(second))
     assert status == 0, err
     was, now = load_run(first), load_run(second)
-    assert (
-        now.settings == was.asked
-        and now.costs.verify_curve == was.costs.verify_curve
-        and now.costs.decision == was.costs.decision
-    )
+    assert now.settings == was.asked
+    assert (now.costs.verify_curve, now.costs.decision) == (was.costs.verify_curve, was.costs.decision)
     status, _, err = command("compare", "--again", str(first), "--prompt", "x")
     assert status == 2 and "either --again FILE or a prompt" in err
 
@@ -75,13 +75,14 @@ def test_a_closed_pipe_costs_no_run(tiny_pair, tmp_path, monkeypatch):
     assert len(load_run(tmp_path / "run.json").lanes) == 4
 
 
-def test_where_nothing_can_be_written_is_said_before_the_run(tiny_pair, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "place, part",
+    [("/", "is a folder: name the file"), ("/proc/run.json", "Cannot write into /proc"), ("/no/run.json", "no folder")],
+)
+def test_where_nothing_can_be_written_is_said_before_the_run(monkeypatch, place, part):
     monkeypatch.setattr("decoding.cli.compare.Jobs", None)  # nothing is to run
-    status, _, err = command(*arguments(tiny_pair, "--out", str(tmp_path)))
-    assert status == 2 and "is a folder: name the file" in err
-    if Path("/proc").is_dir():
-        status, _, err = command(*arguments(tiny_pair, "--out", "/proc/run.json"))
-        assert status == 2 and "Cannot write into /proc" in err
+    status, _, err = command("compare", "--prompt", "x", "--out", place)
+    assert status == 2 and part in err
 
 
 def test_options_and_a_prompt_in_a_file_reach_the_request_and_json_is_json_alone(tiny_pair, tmp_path):
@@ -101,41 +102,42 @@ def test_options_and_a_prompt_in_a_file_reach_the_request_and_json_is_json_alone
 @pytest.mark.parametrize(
     "words, part",
     [
-        (["--prompt", ""], "--prompt TEXT or --prompt-file FILE"),
-        (["--prompt", "x", "--prompt-file", "y"], "--prompt TEXT or --prompt-file FILE"),
-        (["--prompt-file", "/nowhere/at/all"], "No such file"),
-        (["--prompt-file", "/"], "Is a directory"),
-        (["--prompt", "x", "--lanes", "nonsense"], "no policy 'nonsense'"),
-        (["--prompt", "x", "--lanes", "static:10000"], "from 1 to 20"),
-        (["--prompt", "x", "--lanes", ""], "No lane"),
-        (["--prompt", "x", "--lanes", "static:1..20"], "choose at most 8"),
-        (["--prompt", "x", "--max-new-tokens", "0"], "1 to 4,096"),
-        (["--prompt", "x", "--temperature", "nan"], "finite"),
-        (["--prompt", "x", "--rule", "guess"], "rule"),
-        (["--prompt", "x", "--temperature", "1"], "greedy rule needs temperature 0"),
-        (["--prompt", "x", "--dtype", "int3"], "Dtype must be one of auto, bfloat16"),
-        (["--prompt", "x", "--target", "only"], "both a target and a draft"),
-        (["--prompt", "x", "--pair", "no-such-pair"], "no pair no-such-pair"),
-        (["--prompt", "x", "--target", "/no/t", "--draft", "/no/d"], "/no/t"),
-        (["--prompt", "x", "--out", "/no/such/folder/run.json"], "no folder"),
+        ("compare --prompt ''", "--prompt TEXT or --prompt-file FILE"),
+        ("compare --prompt x --prompt-file y", "--prompt TEXT or --prompt-file FILE"),
+        ("compare --prompt-file /nowhere/at/all", "No such file"),
+        ("compare --prompt-file /", "Is a directory"),
+        ("compare --prompt-file FOLDER/binary", "UTF-8"),
+        ("compare --prompt-file FOLDER/large", "too large"),
+        ("compare --prompt x --lanes nonsense", "no policy 'nonsense'"),
+        ("compare --prompt x --lanes static:10000", "from 1 to 20"),
+        ("compare --prompt x --lanes ''", "No lane"),
+        ("compare --prompt x --lanes static:1..20", "choose at most 8"),
+        ("compare --prompt x --max-new-tokens 0", "1 to 4,096"),
+        ("compare --prompt x --temperature nan", "finite"),
+        ("compare --prompt x --rule guess", "rule"),
+        ("compare --prompt x --temperature 1", "greedy rule needs temperature 0"),
+        ("compare --prompt x --dtype int3", "Dtype must be one of auto, bfloat16"),
+        ("compare --prompt x --target only", "both a target and a draft"),
+        ("compare --prompt x --pair no-such-pair", "no pair no-such-pair"),
+        ("compare --prompt x --target /no/t --draft /no/d", "/no/t"),
+        ("compare --nonsense", "No such option"),
+        ("nonsense", "No such command"),
+        ("soak --runs 0", "at least one run"),
+        ("soak --clients 0", "at least one run"),
+        ("soak --cut-after 0", "at least one run"),
+        ("soak --cut-after nan", "at least one run"),
+        ("serve --port 0", "1 to 65,535"),
+        ("serve --port 18700 --max-waiting -1", "or more"),
+        ("serve --port 18700 --max-new-tokens 0", "or more"),
+        ("serve --host 203.0.113.7", "Cannot listen"),
     ],
 )
-def test_bad_input_is_a_sentence_and_status_2(words, part):
-    status, out, err = command("compare", *words)
-    assert status == 2 and out == ""
-    assert part in err and "Traceback" not in err
-
-
-def test_a_file_that_is_no_text_or_too_large_is_a_sentence(tmp_path):
+def test_bad_input_is_a_sentence_and_status_2(words, part, tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "large").write_bytes(b"x" * 400_001)
-    assert "UTF-8" in command("compare", "--prompt-file", str(tmp_path / "binary"))[2]
-    assert "too large" in command("compare", "--prompt-file", str(tmp_path / "large"))[2]
-
-
-def test_unknown_options_and_commands_have_status_2():
-    assert command("compare", "--nonsense")[0] == 2
-    assert command("nonsense")[0] == 2
+    status, out, err = command(*shlex.split(words.replace("FOLDER", str(tmp_path))))
+    assert status == 2 and out == ""
+    assert part in err and "Traceback" not in err
 
 
 def test_every_command_has_help():
@@ -162,6 +164,15 @@ def test_ctrl_c_cancels_and_says_so(tmp_path, monkeypatch):
     assert "Stopping after this step" in err and "Cancelled" in err
 
 
+def test_lack_of_memory_is_a_sentence(monkeypatch):
+    def pairs() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("decoding.cli.lists.pairs", pairs)
+    status, _, err = command("pairs")
+    assert status == 1 and "The machine ran out of memory: choose" in err
+
+
 def test_a_second_ctrl_c_leaves_at_once():
     with pytest.raises(KeyboardInterrupt), cancel_on_interrupt() as cancel:
         os.kill(os.getpid(), signal.SIGINT)
@@ -181,29 +192,40 @@ def test_the_last_pair_stays_loaded(tiny_pair):
         list(jobs.run("dance", {}, "run", lambda: False))
 
 
-def test_serve_refuses_what_cannot_listen():
+def test_serve_refuses_a_taken_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        status, _, err = command("serve", "--port", str(taken.getsockname()[1]))
-    assert status == 2 and "Cannot listen" in err
-    assert "1 to 65,535" in command("serve", "--port", "0")[2]
-    assert "Cannot listen" in command("serve", "--host", "203.0.113.7")[2]
+        assert "Cannot listen" in command("serve", "--port", str(taken.getsockname()[1])).err
 
 
-def test_serve_to_other_machines_needs_a_token(monkeypatch):
+@pytest.fixture
+def started(monkeypatch):
+    """The hosts on which ``serve`` would have listened: no server, worker or model is started."""
+    hosts = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda server: hosts.append(server.config.host))
+    monkeypatch.setattr("decoding.cli.serve.check_address", lambda host, port: None)
+    monkeypatch.setattr(LocalBackend, "prepare", lambda backend: None)
+    return hosts
+
+
+def test_serve_to_other_machines_needs_a_token(monkeypatch, started):
     monkeypatch.delenv("SPECULOSCOPE_TOKEN", raising=False)
-    port, started = free_port(), []
-    monkeypatch.setattr("uvicorn.Server.run", lambda server: started.append(server.config.host))
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("decoding.backends.local.LocalBackend.prepare", lambda backend: None)  # no worker, no model
     for host in ("0.0.0.0", "::"):
-        status, _, err = command("serve", "--host", host, "--port", str(port))
+        status, _, err = command("serve", "--host", host)
         assert status == 2 and "--token" in err and "--insecure" in err
     assert not started
-    assert command("serve", "--host", "0.0.0.0", "--port", str(port), "--token", "s3cret")[0] == 0
-    assert "Anyone" in command("serve", "--host", "0.0.0.0", "--port", str(port), "--insecure")[2]
-    assert "Anyone" not in command("serve", "--port", str(port))[2]
+    assert command("serve", "--host", "0.0.0.0", "--token", "s3cret").status == 0
+    assert "Anyone" in command("serve", "--host", "0.0.0.0", "--insecure").err
+    assert "Anyone" not in command("serve").err
     assert started == ["0.0.0.0", "0.0.0.0", "127.0.0.1"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
+def test_the_address_that_serve_prints_is_one_that_a_front_end_takes(started, host):
+    ended = command("serve", "--host", host, "--insecure")
+    assert ended.status == 0
+    RemoteBackend(ended.err.split("--backend ")[1].split()[0]).close()
 
 
 SERVE_ALONE = """
@@ -217,16 +239,13 @@ main(["serve", *sys.argv[1:]])
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
-    import httpx
-
     port = free_port()
     words = [sys.executable, "-c", SERVE_ALONE, "--port", str(port)]
     environment = {**os.environ, "SPECULOSCOPE_TOKEN": "s3cret", "TMPDIR": str(tmp_path)}
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
     assert f"http://127.0.0.1:{port}" in server.stderr.readline()
     patient = httpx.Client(transport=httpx.HTTPTransport(retries=20), timeout=web.PATIENCE_S)
-    health = patient.get(f"http://127.0.0.1:{port}/health").json()
-    assert health["status"] == "ok"
+    assert patient.get(f"http://127.0.0.1:{port}/health").json()["status"] == "ok"
     assert web.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
     server.send_signal(ending)
     server.send_signal(ending)  # impatient

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 import pytest
@@ -10,16 +9,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from decoding.backends.metrics import Metrics
 from decoding.backends.remote import RemoteBackend
-from decoding.backends.server import Limits
-from decoding.backends.soak import served
 from decoding.records.events import Event
-from decoding.records.run_file import run_from_json
-from decoding.records.trace import Trace
+from decoding.records.run_file import run_from_dict
 from tests import web
 
+from .fakes import compare
 from .page_fakes import ScriptedBackend
+from .serving import served_at
 
 LANES = ["autoregressive", "static:4", "confidence:0.5"]
+HEADERS = {"Authorization": "Bearer s3cret"}
 
 
 def numbers(text: str) -> dict[tuple[str, ...], float]:
@@ -33,62 +32,43 @@ def numbers(text: str) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture(scope="module")
 def measured():
-    """The answer of /metrics after two runs, one stopped run and one refused, and the finished run."""
-    from .fakes import small_request
-
-    backend = ScriptedBackend()
-    with served(backend, Limits(), token="s3cret") as port:
-        url = f"http://127.0.0.1:{port}"
+    """What /metrics says after two runs and two refusals, one of them of a misnamed run, and one of the runs."""
+    with served_at(ScriptedBackend(), token="s3cret") as url:
         remote = RemoteBackend(url, "s3cret")
-        finished = [list(remote.compare(small_request(lanes=LANES), threading.Event()))[-1] for _ in range(2)]
-        assert list(remote.compare(small_request(lanes=["static:x"]), threading.Event()))[-1].kind == "failed"
+        finished = [compare(remote, lanes=LANES)[-1] for _ in range(2)]
+        assert compare(remote, lanes=["static:x"])[-1].kind == "failed"
+        assert web.put(f"{url}/runs/short", headers=HEADERS).status_code == 400
         assert web.get(f"{url}/metrics").status_code == 401
-        answer = web.get(f"{url}/metrics", headers={"Authorization": "Bearer s3cret"})
-        assert web.put(f"{url}/runs/short", headers={"Authorization": "Bearer s3cret"}).status_code == 400
-        again = web.get(f"{url}/metrics", headers={"Authorization": "Bearer s3cret"})
+        answer = web.get(f"{url}/metrics", headers=HEADERS)
         remote.close()
     assert answer.headers["content-type"].startswith("text/plain")
-    import json
-
-    return numbers(answer.text), numbers(again.text), run_from_json(json.dumps(finished[0].data["run"]))
+    return numbers(answer.text), run_from_dict(finished[0].data["run"])
 
 
-def drafted(trace: Trace) -> list:
-    return [iteration for iteration in trace.iterations if iteration.drafted]
-
-
-def test_tokens_and_acceptance_are_those_of_the_run_files(measured):
-    found, _, run = measured
-    times = 2 * len(run.lanes[0].repeats)  # two runs, each with its repeats
+def test_tokens_times_and_acceptance_are_those_of_the_run_files(measured):
+    found, run = measured
+    times, by_place = 2 * len(run.lanes[0].repeats), Counter()  # two runs, each with its repeats
     for trace in run.lanes:
         of = (trace.draft or "", "synthetic", trace.policy)
         assert found[("vllm:generation_tokens_total", *of)] == times * len(trace.output)
-        if trace.draft:
-            iterations = drafted(trace)
-            n_drafted, accepted = sum(i.n_drafted for i in iterations), sum(i.n_accepted for i in iterations)
-            assert found[("vllm:spec_decode_num_drafts_total", *of)] == times * len(iterations)
-            assert found[("vllm:spec_decode_num_draft_tokens_total", *of)] == times * n_drafted
-            assert found[("vllm:spec_decode_num_accepted_tokens_total", *of)] == times * accepted
         assert found[("vllm:request_decode_time_seconds_count", *of)] == times
         seconds = 2 * sum(repeat.decode_s for repeat in trace.repeats)
         assert found[("vllm:request_decode_time_seconds_sum", *of)] == pytest.approx(seconds)
-
-
-def test_acceptance_by_place_adds_up(measured):
-    found, _, run = measured
-    by_place = Counter(
-        place for trace in run.lanes for iteration in trace.iterations for place in range(iteration.n_accepted)
-    )
-    times = 2 * len(run.lanes[0].repeats)
+        drafted = [iteration for iteration in trace.iterations if iteration.drafted]
+        if drafted:
+            n_drafted, accepted = sum(it.n_drafted for it in drafted), sum(it.n_accepted for it in drafted)
+            assert found[("vllm:spec_decode_num_drafts_total", *of)] == times * len(drafted)
+            assert found[("vllm:spec_decode_num_draft_tokens_total", *of)] == times * n_drafted
+            assert found[("vllm:spec_decode_num_accepted_tokens_total", *of)] == times * accepted
+            by_place.update(place for it in drafted for place in range(it.n_accepted))
     for place, count in by_place.items():
         name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
         assert found[name, "shallow", "synthetic", str(place)] == times * count
 
 
 def test_runs_are_counted_by_how_they_ended(measured):
-    found, again, _ = measured
-    assert found["speculoscope:runs_total", "finished"] == 2 and found["speculoscope:runs_total", "refused"] == 1
-    assert again["speculoscope:runs_total", "refused"] == 2
+    found, _ = measured
+    assert found["speculoscope:runs_total", "finished"] == found["speculoscope:runs_total", "refused"] == 2
     assert found["vllm:num_requests_running",] == found["vllm:num_requests_waiting",] == 0
     assert found["vllm:e2e_request_latency_seconds_count",] == 2
 
