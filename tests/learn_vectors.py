@@ -15,28 +15,10 @@ from decoding.records.trace import Chain, Costs, Guesses
 from viz.player.payload import tuned as page_tuned
 
 HEADS = ("disco", "specdecpp", "costaware")
-LANES = (
-    "autoregressive",
-    "static:1",
-    "static:3",
-    "static:20",
-    "confidence",
-    "confidence:0.8",
-    "entropy",
-    "entropy:0.1",
-    "oracle",
-    "oracle:3",
-    "oracle:best",
-    "disco",
-    "disco:0.7",
-    "specdecpp",
-    "specdecpp:0.8",
-    "specdecpp:auto",
-    "costaware",
-    "costaware:1.3",
-    "adaedl",
-    "adaedl:0.6",
-)
+LANES = (  # noqa: SIM905
+    "autoregressive static:1 static:3 static:20 confidence confidence:0.8 entropy entropy:0.1 oracle oracle:3 "
+    "oracle:best disco disco:0.7 specdecpp specdecpp:0.8 specdecpp:auto costaware costaware:1.3 adaedl adaedl:0.6"
+).split()
 
 
 def make_vectors(seed: int, rounds: int = 6) -> list[dict[str, Any]]:
@@ -57,19 +39,16 @@ def _vector(random_: random.Random) -> dict[str, Any]:
     for text in LANES:
         done = replay.simulate(costs, make_policy(parse_lane(text), heads), paid)
         lanes[text] = [done.iterations, done.cost, done.speedup]
-    return json.loads(
-        json.dumps(
-            {
-                "chain": to_plain(chain),
-                "costs": to_plain(costs),
-                "paid": to_plain(paid),
-                "cheaper": to_plain(with_costs(costs, chain.draft, draft_step=0.03)),
-                "ending": {"finish": finish, "maxNewTokens": limit or None},
-                "tuned": {name: page_tuned(name, tuned[name], costs, chain.draft) for name in HEADS},
-                "lanes": lanes,
-            }
-        )
-    )
+    case = {
+        "chain": to_plain(chain),
+        "costs": to_plain(costs),
+        "paid": to_plain(paid),
+        "cheaper": to_plain(with_costs(costs, chain.draft, draft_step=0.03)),
+        "ending": {"finish": finish, "maxNewTokens": limit or None},
+        "tuned": {name: page_tuned(name, tuned[name], costs, chain.draft) for name in HEADS},
+        "lanes": lanes,
+    }
+    return json.loads(json.dumps(case))
 
 
 def make_chain(random_: random.Random, n: int, match: float) -> Chain:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from decoding.errors import UserError
 from decoding.records.events import Event
-from decoding.records.pairs import PairDescription
 from decoding.records.run_file import load_run, to_plain
 from decoding.records.trace import Iteration, Token
+from tests.page_fakes import pair_in
 from tests.runs import make_run
 from viz.learn.lessons import LESSONS, MAX_BYTES, known_facts, lesson_faults, read_lesson, shipped_lessons
 from viz.learn.roles import GAINED, KINDS, SECOND, find_roles, missing_sights, second_held, shows, wanted_by
@@ -22,16 +22,8 @@ from viz.tools.lessons import NEEDED, Needed, record, requests_for
 
 
 def a_lesson(**changes):
-    step = {"title": "One", "text": ["The best SL is {best_sl}."]}
-    return {
-        "id": "mine",
-        "title": "Mine",
-        "about": "about",
-        "minutes": 3,
-        "recording": "everyday",
-        "steps": [step],
-        **changes,
-    }
+    steps = [{"title": "One", "text": ["The best SL is {best_sl}."]}]
+    return dict(id="mine", title="Mine", about="about", minutes=3, recording="everyday", steps=steps) | changes
 
 
 def refused(lesson) -> str:
@@ -44,24 +36,17 @@ def a_step(**changes):
     return a_lesson(steps=[{"title": "One", "text": ["Text."], **changes}])
 
 
+def a_question(right):
+    """A question with two answers that are right if ``right``."""
+    return a_step(question={"text": "?", "answers": [{"text": "a", "right": right, "why": "w"}] * 2})
+
+
 def test_seven_lessons_ship_and_each_asks_questions():
     lessons = shipped_lessons()
-    assert [lesson["id"] for lesson in lessons] == [
-        "ten-steps",
-        "one-sl",
-        "choosing-a-draft",
-        "dice",
-        "a-draft-that-cannot-see",
-        "tree",
-        "what-the-draft-may-read",
-    ]
+    ids = "ten-steps one-sl choosing-a-draft dice a-draft-that-cannot-see tree what-the-draft-may-read"
+    assert [lesson["id"] for lesson in lessons] == ids.split()
     assert all(any("question" in step for step in lesson["steps"]) for lesson in lessons)
     assert len(lessons[0]["steps"]) == 10
-
-
-def test_a_teacher_s_file_is_read_and_given_back_whole():
-    lesson = read_lesson(json.dumps(a_lesson()))
-    assert lesson["steps"][0]["text"] == ["The best SL is {best_sl}."]
 
 
 def test_the_documented_example_is_a_lesson():
@@ -96,22 +81,10 @@ def test_facts_are_those_that_the_browser_computes_and_each_is_used():
         (a_step(done="answered"), "has no question"),
         (a_step(done="stepped"), "does not show the view “steps”"),
         (a_step(needs=["love"]), "an unknown fact: love"),
-        (
-            a_step(question={"text": "?", "answers": [{"text": "a", "right": False, "why": "w"}] * 2}),
-            "no answer is right",
-        ),
-        (
-            a_step(question={"text": "?", "answers": [{"text": "a", "right": "alert(1)", "why": "w"}] * 2}),
-            "not a comparison of facts",
-        ),
-        (
-            a_step(question={"text": "?", "answers": [{"text": "a", "right": "best_sl > love", "why": "w"}] * 2}),
-            "not a comparison of facts",
-        ),
-        (
-            a_step(question={"text": "?", "answers": [{"text": "a", "right": "5 < best_sl", "why": "w"}] * 2}),
-            "not a comparison of facts",
-        ),
+        (a_question(False), "no answer is right"),
+        (a_question("alert(1)"), "not a comparison of facts"),
+        (a_question("best_sl > love"), "not a comparison of facts"),
+        (a_question("5 < best_sl"), "not a comparison of facts"),
     ],
 )
 def test_what_is_no_lesson_is_refused_with_a_sentence(lesson, sentence):
@@ -123,17 +96,13 @@ def test_what_is_no_lesson_is_refused_with_a_sentence(lesson, sentence):
 @given(st.recursive(st.none() | st.booleans() | st.text(max_size=9) | st.integers(), st.lists, max_leaves=9))
 @settings(max_examples=40)
 def test_no_json_breaks_the_reader(value):
-    refused(a_lesson(steps=value) if not isinstance(value, str) else value)
+    refused(value if isinstance(value, str) else a_lesson(steps=value))
 
 
 def test_a_broken_lesson_is_left_out_and_named_with_its_step(tmp_path: Path):
     broken = a_lesson(steps=[a_lesson()["steps"][0], {"title": "Two", "text": ["{nonsense}"], "done": "answered"}])
-    for name, text in (
-        ("1-good.json", json.dumps(a_lesson())),
-        ("2-cut.json", "{"),
-        ("3-bad.json", json.dumps(broken)),
-    ):
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    for name, text in (("1-good", json.dumps(a_lesson())), ("2-cut", "{"), ("3-bad", json.dumps(broken))):
+        (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
     assert [lesson["id"] for lesson in shipped_lessons(tmp_path)] == ["mine"]
     cut, bad = lesson_faults(tmp_path)
     assert "2-cut.json" in cut and "3-bad.json" in bad and "at steps.1: " in bad
@@ -209,11 +178,7 @@ class Scripted:
 
 @pytest.fixture
 def pair(tmp_path):
-    for name in ("target", "shallow"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-    drafts = {"shallow": str(tmp_path / "shallow")}
-    return PairDescription("toy", "", "embedded", str(tmp_path / "target"), drafts, "shallow")
+    return pair_in(tmp_path)
 
 
 def needed(tries: int) -> Needed:

@@ -20,6 +20,8 @@ from tests.page_fakes import ScriptedBackend
 from tests.runs import make_run
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "speculoscope.ipynb"
+CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+CODE = ["".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +42,8 @@ def run_cell(source: str, scope: dict[str, Any]) -> Any:
 
 def test_every_cell_of_the_example_shows_something(scripted):
     scope: dict[str, Any] = {}
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-    find_project, *cells = cells
-    run_cell("".join(find_project["source"]), scope)
-    shown = [run_cell("".join(cell["source"]), scope) for cell in cells]
-    assert len([line for line in cells[0]["source"] if line.strip()]) == 3
+    _, *shown = [run_cell(cell, scope) for cell in CODE]  # the first one finds the project
+    assert len([line for line in CODE[1].splitlines() if line.strip()]) == 3
     assert shown[0]._repr_html_().startswith("<iframe srcdoc=")
     assert isinstance(shown[1], go.Figure)
     assert "var(--" not in shown[1].to_json()
@@ -57,14 +56,9 @@ def test_every_cell_of_the_example_shows_something(scripted):
 
 
 def test_the_first_cell_finds_the_project_from_the_notebook_s_own_folder():
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     look = "import importlib.util as util; assert util.find_spec('viz.notebook')"
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    started = [
-        sys.executable,
-        "-c",
-        "".join([*cells[0]["source"], "\n", look]),
-    ]  # like Jupyter's kernel, in this folder
+    started = [sys.executable, "-c", f"{CODE[0]}\n{look}"]  # like Jupyter's kernel, in this folder
     subprocess.run(started, cwd=NOTEBOOK.parent, env=surroundings, check=True, timeout=60)
 
 

@@ -77,49 +77,42 @@ def test_hostile_values_stay_text_or_are_left_out_with_a_sentence(text):
         assert read[name] == FIRST[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("seed", "1e400"),
-        ("seed", "nan"),
-        ("seed", "-1"),
-        ("seed", True),
-        ("temperature", "inf"),
-        ("top_p", "2"),
-        ("lanes", ",".join(f"static:{n}" for n in range(1, 12))),
-        ("lanes", [1]),
-        ("lanes", ""),
-        ("prompt", "x" * 100_001),
-        ("prompt", 5),
-        ("max_new_tokens", "1.5"),
-        ("max_new_tokens", "9" * 5000),
-        ("stop", None),
-        ("ignore_eos", "yes"),
-        ("temperature", "2.5"),
-        ("repeats", "10"),
-        ("top_p", "0"),
-    ],
-)
+UNFIT = {
+    "seed": ["1e400", "nan", "-1", True],
+    "temperature": ["inf", "2.5"],
+    "top_p": ["2", "0"],
+    "repeats": ["10"],
+    "max_new_tokens": ["1.5", "9" * 5000],
+    "lanes": ["", [1], ",".join(f"static:{n}" for n in range(1, 12))],
+    "prompt": ["x" * 100_001, 5],
+    "stop": [None],
+    "ignore_eos": ["yes"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in UNFIT.items() for value in values])
 def test_what_does_not_fit_is_left_out(name, value):
     read, faults = read_form({name: value}, FIRST, "link")
     assert len(faults) == 1 and faults[0].startswith(f"The link's {name} was left out: it ")
     assert read == FIRST
 
 
-def test_a_pair_that_is_not_offered_is_left_out():
-    read, faults = read_form({"pair": "nope"}, FIRST, "link", ["toy", "other"])
-    assert read["pair"] == "" and faults == ["The link's pair was left out: it must be one of toy, other."]
-    assert read_form({"pair": "toy"}, FIRST, "link", ["toy"])[0]["pair"] == "toy"
+@pytest.mark.parametrize(
+    ("query", "changes", "faults"),
+    [
+        ({"pair": "toy"}, {"pair": "toy"}, []),
+        ({"pair": "nope"}, {}, ["The link's pair was left out: it must be one of toy, other."]),
+        ({"weights": "int4"}, {"dtype": "int4"}, []),  # of an older link
+        ({"__class__": "x", "theme": "y"}, {}, []),
+    ],
+    ids=["a pair", "a pair that is not offered", "weights are the number format", "unknown names"],
+)
+def test_what_is_read_of_a_link(query, changes, faults):
+    assert read_form(query, FIRST, "link", ["toy", "other"]) == (FIRST | changes, faults)
 
 
-def test_weights_in_an_older_link_are_the_number_format():
-    read, faults = read_form({"weights": "int4"}, FIRST, "link")
-    assert (read["dtype"], read["weights"], faults) == ("int4", "auto", [])
+def test_weights_of_an_older_run_are_the_number_format():
     assert form_of(CompareRequest("x", weights="int4", dtype="bfloat16"))["dtype"] == "int4"
-
-
-def test_unknown_names_are_ignored():
-    assert read_form({"__class__": "x", "theme": "y"}, FIRST, "link") == (FIRST, [])
 
 
 def test_a_very_long_prompt_does_not_go_into_the_link():

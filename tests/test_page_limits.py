@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPConnection
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -19,7 +21,7 @@ from starlette.testclient import TestClient
 
 from decoding.errors import UserError
 from tests import web
-from viz import api, limits
+from viz import api
 from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
 from viz.session import PER_ADDRESS, PER_SESSION, Visits, address_of
 
@@ -28,14 +30,9 @@ from .waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.05) as both:
-        yield both
-
-
-@pytest.fixture(scope="module")
-def url(served):
-    return served[1]
+def url(tmp_path_factory):
+    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.05) as (_, url):
+        yield url
 
 
 def test_a_large_body_is_refused_by_its_announced_size(url):
@@ -97,21 +94,20 @@ def test_bodies_that_are_held_at_once_are_bounded_together():
         return JSONResponse({})
 
     app = Starlette(routes=[Route("/work", work, methods=["POST"])])
-    client = TestClient(BodyLimits(app, most_held=1000))
-    first = threading.Thread(target=client.post, args=("/work",), kwargs={"content": b"x" * 800})
-    first.start()
-    assert inside.wait(20)
-    refused = client.post("/work", content=b"x" * 800)
-    assert refused.status_code == 503 and "try again" in refused.json()["detail"]
-    go_on.set()
-    first.join(20)
-    assert client.post("/work", content=b"x" * 800).status_code == 200
+    post = partial(TestClient(BodyLimits(app, most_held=1000)).post, "/work", content=b"x" * 800)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(post)
+        assert inside.wait(20)
+        refused = post()
+        assert refused.status_code == 503 and "try again" in refused.json()["detail"]
+        go_on.set()
+        assert first.result(20).status_code == 200
+    assert post().status_code == 200
 
 
 def test_only_files_that_are_opened_may_be_large():
     assert limit_of("/gradio_api/component_server") == limit_of("/gradio_api/component_server/") == MAX_FILE_BODY_BYTES
     assert limit_of("/gradio_api/queue/join") == limit_of("/login") == MAX_BODY_BYTES
-    assert limits.is_unused("/gradio_api/upload") and not limits.is_unused("/gradio_api/queue/data")
 
 
 def test_what_strangers_send_is_not_written_to_the_log(url, capfd, caplog):
@@ -125,9 +121,9 @@ def test_what_strangers_send_is_not_written_to_the_log(url, capfd, caplog):
         ("queue/join", [mark]),
     ):
         body = {"data": data, "session_hash": "stranger", "fn_index": 0}
-        answer = httpx.post(f"{url}gradio_api/{route}", json=body, timeout=20)
+        answer = web.post(f"{url}gradio_api/{route}", json=body)
         if "event_id" in answer.text and route == "call/compare":
-            stream = httpx.get(f"{url}gradio_api/call/compare/{answer.json()['event_id']}", timeout=20).text
+            stream = web.get(f"{url}gradio_api/call/compare/{answer.json()['event_id']}").text
             assert ("event: error" in stream) == (data == [])  # what is left out at the end has its default
     out, err = capfd.readouterr()
     assert mark not in out + err + caplog.text
@@ -135,19 +131,18 @@ def test_what_strangers_send_is_not_written_to_the_log(url, capfd, caplog):
 
 def test_pages_and_answers_are_compressed_once_and_event_streams_never(url):
     for path in ("", "config", "speculoscope-learn/learn.js"):
-        answer = httpx.get(url + path, timeout=20)
+        answer = web.get(url + path)
         assert answer.headers["content-encoding"] == "gzip" and len(answer.text) > 1000, path
-        plain = httpx.get(url + path, headers={"accept-encoding": "identity"}, timeout=20)
+        plain = web.get(url + path, headers={"accept-encoding": "identity"})
         assert "content-encoding" not in plain.headers and plain.content == answer.content, path
     body = {"data": ["x", ["autoregressive"]]}
-    event = httpx.post(f"{url}gradio_api/call/compare", json=body, timeout=20).json()["event_id"]
-    with httpx.stream("GET", f"{url}gradio_api/call/compare/{event}", timeout=20) as stream:
+    event = web.post(f"{url}gradio_api/call/compare", json=body).json()["event_id"]
+    with web.stream("GET", f"{url}gradio_api/call/compare/{event}") as stream:
         assert "content-encoding" not in stream.headers
         assert "event: generating" in next(stream.iter_text())  # the first event comes before the others
 
 
-def test_a_program_has_so_many_runs_at_once_and_no_more(served):
-    slow, url = served
+def test_a_program_has_so_many_runs_at_once_and_no_more(url):
     client = web.connect(url)
     arguments = dict(prompt="x", lanes=["autoregressive"], max_new_tokens=400, api_name="/compare")
     jobs = [client.submit(**arguments) for _ in range(PER_SESSION)]
@@ -159,7 +154,7 @@ def test_a_program_has_so_many_runs_at_once_and_no_more(served):
         job.cancel()
 
 
-def test_an_address_on_the_internet_has_its_share(monkeypatch):
+def test_an_address_on_the_internet_has_its_share():
     visits = Visits()
 
     def enter(session: str, address: str):
@@ -198,8 +193,8 @@ def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(api.Unread.__init__, "__defaults__", (0.3,))
     with scripted_page(tmp_path, pause_s=0.02) as (backend, url):
         data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", "", "auto"]
-        event = httpx.post(f"{url}gradio_api/call/compare", json={"data": data}, timeout=20).json()["event_id"]
+        event = web.post(f"{url}gradio_api/call/compare", json={"data": data}).json()["event_id"]
         wait_until(lambda: backend.requests and not backend._waiting)  # the run had begun and was ended
-        stream = httpx.get(f"{url}gradio_api/call/compare/{event}", timeout=20).text
+        stream = web.get(f"{url}gradio_api/call/compare/{event}").text
         last = json.loads(stream.rstrip().rpartition("data: ")[2])
         assert "not read for too long" in json.dumps(last)

@@ -13,11 +13,10 @@ from mcp.client.streamable_http import streamable_http_client
 from decoding.analysis.metrics import speedup
 from decoding.errors import UserError
 from viz.mcp_tools import best_length, check_installed, explain
-from viz.page import build_page, serve
 
 from . import web
 from .page_fakes import ScriptedBackend
-from .page_server import close, write_recordings
+from .page_server import page_at, write_recordings
 from .runs import make_run
 from .waiting import in_own_loop
 
@@ -27,10 +26,8 @@ LANES = "autoregressive,static:3,oracle"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    page = build_page(ScriptedBackend(), write_recordings(tmp_path_factory.mktemp("recordings")), mcp=True)
-    _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
-    yield url
-    close(page)
+    with page_at(ScriptedBackend(), write_recordings(tmp_path_factory.mktemp("recordings")), mcp=True) as url:
+        yield url
 
 
 def ask(url: str, *calls: tuple[str, dict]) -> list:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from viz.player.payload import run_payload
 from viz.server_functions import while_there
 from viz.store import MAX_UPLOAD_BYTES, RunStore, check_text
 
+from . import web
 from .page_fakes import ScriptedBackend
 from .page_server import page_at, write_recordings
 from .runs import make_run
@@ -100,7 +102,7 @@ def test_too_much_memory_is_a_sentence(monkeypatch):
 
 
 def test_the_line_is_short_and_who_leaves_gives_up_the_place(monkeypatch):
-    sandbox, inside, go_on = Sandbox(max_waiting=1), threading.Event(), threading.Event()
+    sandbox, inside, go_on, gone = Sandbox(max_waiting=1), threading.Event(), threading.Event(), threading.Event()
 
     def run(text, gone):
         inside.set()
@@ -108,30 +110,18 @@ def test_the_line_is_short_and_who_leaves_gives_up_the_place(monkeypatch):
         return b'{"answer": 1}'
 
     monkeypatch.setattr(sandbox, "_run", run)
-    answers: list = []
-    first = threading.Thread(target=lambda: answers.append(sandbox.do("payload", "", "a")))
-    first.start()
-    assert inside.wait(30)
-    gone, left = threading.Event(), []
-
-    def wait_in_line():
-        try:
-            sandbox.do("payload", "", "b", gone)
-        except UserError as error:
-            left.append(str(error))
-
-    second = threading.Thread(target=wait_in_line)
-    second.start()
-    wait_until(lambda: sandbox._waiting == 2)
-    with pytest.raises(UserError) as refusal:
-        sandbox.do("payload", "", "c")
-    assert str(refusal.value) == BUSY
-    gone.set()
-    second.join(30)
-    assert left == [LEFT]
-    go_on.set()
-    first.join(30)
-    assert answers == [1] and sandbox._waiting == 0
+    with ThreadPoolExecutor(2) as visitors:
+        first = visitors.submit(sandbox.do, "payload", "", "a")
+        assert inside.wait(30)
+        second = visitors.submit(sandbox.do, "payload", "", "b", gone)
+        wait_until(lambda: sandbox._waiting == 2)
+        with pytest.raises(UserError) as refusal:
+            sandbox.do("payload", "", "c")
+        assert str(refusal.value) == BUSY
+        gone.set()
+        assert str(second.exception(30)) == LEFT
+        go_on.set()
+        assert first.result(30) == 1 and sandbox._waiting == 0
 
 
 def test_a_visitor_who_leaves_ends_the_work():
@@ -146,32 +136,15 @@ def test_a_visitor_who_leaves_ends_the_work():
 def test_many_crafted_files_at_once_leave_the_page_answering(tmp_path):
     """If each of these used the page's own threads, 45 at the same time would block the whole page for minutes."""
     text = run_to_json(crafted_run(600))
-    with page_at(ScriptedBackend(), write_recordings(tmp_path)) as url:
-        config = httpx.get(f"{url}config", timeout=30).json()
-        race = next(one["id"] for one in config["components"] if one["props"].get("elem_id") == "race")
+    with page_at(ScriptedBackend(), write_recordings(tmp_path)) as url, ThreadPoolExecutor(9) as visitors:
+        components = web.get(f"{url}config").json()["components"]
+        race = next(one["id"] for one in components if one["props"].get("elem_id") == "race")
         body = {"data": {"text": text}, "component_id": race, "session_hash": "x", "fn_name": "open_file"}
-        answers: list[dict] = []
-
-        def send():
-            answers.append(httpx.post(f"{url}gradio_api/component_server", json=body, timeout=120).json())
-
-        threads = [threading.Thread(target=send) for _ in range(9)]
-        for thread in threads:
-            thread.start()
-        wait_until(lambda: len(answers) >= 3)  # those for which the queue was too long
-        began = time.monotonic()
-        assert httpx.get(url, timeout=30).status_code == 200
-        assert len(answers) < 9, f"the page answered after {time.monotonic() - began:.1f} s, when all was done"
-        for thread in threads:
-            thread.join(120)
-    refused = [answer for answer in answers if "error" in answer]
-    assert {answer["error"] for answer in refused} == {BUSY} and len(answers) - len(refused) >= 1
-
-
-def test_kept_runs_stay_within_a_size(tmp_path):
-    store = RunStore(RecordedBackend(tmp_path), most_bytes=1000)
-    store.keep("opened-a", "x" * 600)
-    store.keep("opened-b", "y" * 600)
-    for name, sentence in (("opened-a", "There is no recording"), ("opened-b", "run file")):
-        with pytest.raises(UserError, match=f"no longer, kept here.*{sentence}"):
-            store.get(name)
+        send = partial(httpx.post, f"{url}gradio_api/component_server", json=body, timeout=120)
+        sent = [visitors.submit(send) for _ in range(9)]
+        wait_until(lambda: sum(one.done() for one in sent) >= 3)  # those for which the queue was too long
+        assert web.get(url).status_code == 200
+        assert not all(one.done() for one in sent), "the page answered when all was done"
+        answers = [one.result().json() for one in sent]
+    refused = [answer["error"] for answer in answers if "error" in answer]
+    assert set(refused) == {BUSY} and len(refused) < len(answers)

@@ -14,8 +14,9 @@ import pytest
 
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend
+from decoding.evaluation.options import options_from_dict
 from decoding.evaluation.report import markdown
-from decoding.evaluation.results import EvaluationResult, load_result, result_from_dict, save_result
+from decoding.evaluation.results import EvaluationResult, result_from_dict, save_result
 from decoding.evaluation.table import Cell, Table
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
@@ -31,6 +32,21 @@ from .evaluations import make_drafts, make_evaluation, on_clock, renamed
 from .page_fakes import fake_pair
 
 KINDS = [(EvaluationReport, make_evaluation), (DraftsReport, make_drafts)]
+
+
+@pytest.fixture
+def tab(tmp_path):
+    """tab({file: its result or text}, ...): the two functions of a tab over a folder with these files."""
+
+    def answers(files, kind=EvaluationReport, pair=None, kept=None):
+        for name, content in files.items():
+            if isinstance(content, str):
+                (tmp_path / name).write_text(content)
+            else:
+                save_result(content, tmp_path / name)
+        return _answers(kind, pair or fake_pair(), tmp_path, kept or Kept())
+
+    return answers
 
 
 def test_the_evaluation_s_sentences_are_its_figures():
@@ -61,8 +77,8 @@ def test_the_drafts_advice_comes_with_settings_to_copy():
 
 
 @pytest.mark.parametrize(("kind", "make"), KINDS)
-def test_the_tab_opens_with_the_shipped_file(tmp_path, kind, make):
-    shipped, _ = _answers(kind, fake_pair(), tmp_path, Kept())
+def test_the_tab_opens_with_the_shipped_file(tmp_path, tab, kind, make):
+    shipped, _ = tab({}, kind)
     assert "No results are shipped" in shipped({})["error"]
     save_result(make(), kind.shipped_file("toy", tmp_path))
     assert shipped({})["report"]["sections"][0]["sentences"]
@@ -103,20 +119,17 @@ def papers_result() -> EvaluationResult:
     return replace(result, figures=[*result.figures, *timed])
 
 
-def test_without_figures_on_the_papers_data_sets_the_tab_says_how_to_measure_them(tmp_path):
-    save_result(make_evaluation(), tmp_path / "toy.json")
-    shipped, take = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())
+def test_without_figures_on_the_papers_data_sets_the_tab_says_how_to_measure_them(tab):
+    shipped, take = tab({"toy.json": make_evaluation()})
     section = titled(shipped({})["report"], PAPERS)
     assert section["tables"] == [] and section["kind"] == "folded"
     assert section["sentences"][0].endswith("python -m decoding evaluate --suite papers --pair toy --ship")
     assert not shipped({})["report"]["papers"] and "no figures" in take({"kind": "papers"})["error"]
 
 
-def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_exports(tmp_path):
-    save_result(make_evaluation(), tmp_path / "toy.json")
+def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_exports(tab):
     own = papers_result()
-    save_result(own, tmp_path / "toy-papers.json")
-    shipped, take = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())
+    shipped, take = tab({"toy.json": make_evaluation(), "toy-papers.json": own})
     report = shipped({})["report"]
     section = titled(report, PAPERS)
     assert report["papers"] and "12 test prompts" in section["sentences"][0] and "3 of them" in section["sentences"][0]
@@ -129,35 +142,22 @@ def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_
     assert f"{timing.value:.2f}× [{timing.low:.2f}, {timing.high:.2f}]" in here and here[1].endswith(
         f", {timing.n} prompts"
     )
-    assert load_text(take, "papers", tmp_path) == own
+    assert result_from_dict(json.loads(take({"kind": "papers"})["text"])) == own
     suites = {row["suite"] for row in csv.DictReader(io.StringIO(take({"kind": "csv"})["text"]))}
     assert suites == {"all", *own.setting.prompts, *make_evaluation().setting.prompts, "CNN-DM", "Alpaca"}
     page = take({"kind": "html"})["text"]
     assert all(html.escape(table["title"]) in page for table in section["tables"])
 
 
-def load_text(take, kind: str, folder: Path):
-    """The evaluation in the file that the page offers."""
-    path = folder / "taken.json"
-    path.write_text(take({"kind": kind})["text"], encoding="utf-8")
-    return load_result(path)
-
-
-def test_a_broken_file_of_the_papers_data_sets_is_a_sentence_beside_the_other_figures(tmp_path):
-    save_result(make_evaluation(), tmp_path / "toy.json")
-    (tmp_path / "toy-papers.json").write_text("{")
-    report = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())[0]({})["report"]
+def test_a_broken_file_of_the_papers_data_sets_is_a_sentence_beside_the_other_figures(tab):
+    report = tab({"toy.json": make_evaluation(), "toy-papers.json": "{"})[0]({})["report"]
     assert "toy-papers.json is not an evaluation" in titled(report, PAPERS)["sentences"][0]
     assert not report["papers"] and titled(report, "What does each threshold trade?")["tables"]
 
 
-def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path):
-    pair = fake_pair()
-    pair.target = str(tmp_path)
-    for name in ("toy.json", "toy-papers.json"):
-        save_result(make_evaluation(), tmp_path / name)
-    (tmp_path / "config.json").write_text("{}")
-    report = _answers(EvaluationReport, pair, tmp_path, Kept())[0]({})["report"]
+def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path, tab):
+    files = {"toy.json": make_evaluation(), "toy-papers.json": make_evaluation(), "config.json": "{}"}
+    report = tab(files, pair=replace(fake_pair(), target=str(tmp_path)))[0]({})["report"]
     assert "other than the installed ones" in " ".join(titled(report, PAPERS)["sentences"])
 
 
@@ -177,14 +177,11 @@ def test_figures_of_other_weights_say_so(tmp_path):
     assert not is_stale(setting, pair)
 
 
-def test_a_broken_shipped_file_is_a_sentence(tmp_path):
-    (tmp_path / "toy.json").write_text("{")
-    assert "not an evaluation" in _answers(EvaluationReport, fake_pair(), tmp_path, Kept())[0]({})["error"]
+def test_a_broken_shipped_file_is_a_sentence(tab):
+    assert "not an evaluation" in tab({"toy.json": "{"})[0]({})["error"]
 
 
 def test_the_form_asks_for_what_the_job_knows():
-    from decoding.evaluation.options import options_from_dict
-
     for kind in (EvaluationReport, DraftsReport):
         options = options_from_dict(job_options(kind, "", "code", 12, 4, 2))
         assert (options.limit, options.clock_prompts, options.minutes, options.suite) == (12, 4, 2.0, "code")
@@ -194,9 +191,9 @@ def test_the_form_asks_for_what_the_job_knows():
 
 
 @pytest.mark.parametrize(("kind", "make"), KINDS)
-def test_a_measurement_is_found_again_and_can_be_taken_along(tmp_path, kind, make):
+def test_a_measurement_is_found_again_and_can_be_taken_along(tab, kind, make):
     kept, result = Kept(), make()
-    shipped, take = _answers(kind, fake_pair(), tmp_path, kept)
+    shipped, take = tab({}, kind, kept=kept)
     event = Event("run", 3, "finished", {"result": json.loads(json.dumps(to_plain(result)))})
     report = _finish(kind, kept, event).data["report"]
     again = shipped({"id": report["id"]})["report"]

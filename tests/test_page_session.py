@@ -58,13 +58,19 @@ def collect(start, visits: Visits | None = None, until=lambda deltas: False) -> 
     return in_own_loop(run())
 
 
-def store(tmp_path) -> RunStore:
+@pytest.fixture
+def runs(tmp_path) -> RunStore:
     return RunStore(RecordedBackend(tmp_path))
 
 
-def test_a_race_is_reported_in_numbered_deltas_and_ends_with_its_payload(tmp_path):
-    runs = store(tmp_path)
-    deltas = collect(partial(race_stream, ScriptedBackend(pause_s=0.002), runs, REQUEST))
+@pytest.fixture
+def begin(runs):
+    """begin(pause_s): a race over a scripted backend."""
+    return lambda pause_s: race_stream(ScriptedBackend(pause_s=pause_s), runs, REQUEST)
+
+
+def test_a_race_is_reported_in_numbered_deltas_and_ends_with_its_payload(begin, runs):
+    deltas = collect(lambda: begin(0.002))
     number = 0
     for delta in deltas:
         assert delta["seq"] == number
@@ -81,24 +87,22 @@ def test_a_race_is_reported_in_numbered_deltas_and_ends_with_its_payload(tmp_pat
     assert len(sent) == len(run.lanes[1].iterations)
 
 
-def test_deltas_come_at_most_some_fifteen_times_a_second(tmp_path):
-    deltas = collect(partial(race_stream, ScriptedBackend(pause_s=0.0005), store(tmp_path), REQUEST))
+def test_deltas_come_at_most_some_fifteen_times_a_second(begin):
+    deltas = collect(lambda: begin(0.0005))
     sent_iterations = sum(event["kind"] == "iterations" for delta in deltas for event in delta["events"])
     assert sent_iterations < 40  # the backend sent more than 100
 
 
-def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(tmp_path):
+def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(begin):
     visits, asked = Visits(), {}
 
     def until(deltas: list[dict]) -> bool:
         if len(deltas) == 4:
-            missed = deltas[2:]
-            asked["again"] = visits.missed(missed[0]["run"], missed[0]["seq"], missed[-1]["next"])
-            asked["seen"] = [event for delta in missed for event in delta["events"]]
-            return True
-        return False
+            asked["seen"] = [event for delta in deltas[2:] for event in delta["events"]]
+            asked["again"] = visits.missed(deltas[2]["run"], deltas[2]["seq"], deltas[3]["next"])
+        return len(deltas) == 4
 
-    collect(partial(race_stream, ScriptedBackend(pause_s=0.01), store(tmp_path), REQUEST), visits, until)
+    collect(lambda: begin(0.01), visits, until)
     assert tokens(asked["again"]) == tokens(asked["seen"]) != []
     assert visits.missed("unknown", 0, 9) == []
 
@@ -108,40 +112,34 @@ def tokens(events: list[dict]) -> list[tuple[int, int]]:
     return [(e["data"]["lane"], i["start"]) for e in events if e["kind"] == "iterations" for i in e["data"]["items"]]
 
 
-def test_closing_the_stream_cancels_the_job_and_forgets_it(tmp_path):
+def test_closing_the_stream_cancels_the_job_and_forgets_it(begin):
     visits, begun = Visits(), []
-
-    def start():
-        begun.append(race_stream(ScriptedBackend(pause_s=0.01), store(tmp_path), REQUEST))
-        return begun[0]
-
-    collect(start, visits, until=lambda deltas: len(deltas) == 2)
-    assert begun[0].cancel.is_set()
-    assert visits.missed(begun[0].run, 0, 9) == []
+    collect(lambda: begun.append(begin(0.01)) or begun[0], visits, until=lambda deltas: len(deltas) == 2)
+    (race,) = begun
+    assert race.cancel.is_set()
+    assert visits.missed(race.run, 0, 9) == []
 
 
-def test_stop_by_one_visitor_and_task_leaves_the_others(tmp_path):
-    backends = {name: ScriptedBackend(pause_s=0.01) for name in ("ann", "bob", "ann's other task")}
-    visits, runs, began = Visits(), store(tmp_path), {name: asyncio.Event() for name in backends}
+def test_stop_by_one_visitor_and_task_leaves_the_others(begin):
+    visits, began = Visits(), {job: asyncio.Event() for job in ("ann race", "bob race", "ann evaluate")}
 
-    async def follow(name: str, visitor: str, task: str) -> str:
+    async def follow(job: str) -> str:
         last = ""
-        async for text, _ in visits.deltas(partial(race_stream, backends[name], runs, REQUEST), visitor, task):
-            began[name].set()
+        async for text, _ in visits.deltas(lambda: begin(0.01), *job.split()):
+            began[job].set()
             last = json.loads(text)["events"][-1]["kind"]
         return last
 
     async def all_of_them() -> list[str]:
-        jobs = [follow("ann", "1", "race"), follow("bob", "2", "race"), follow("ann's other task", "1", "evaluate")]
-        tasks = [asyncio.create_task(job) for job in jobs]
+        tasks = [asyncio.create_task(follow(job)) for job in began]
         await asyncio.gather(*(one.wait() for one in began.values()))
-        visits.stop("1", "race")
+        visits.stop("ann", "race")
         return await asyncio.wait_for(asyncio.gather(*tasks), 30)
 
     assert in_own_loop(all_of_them()) == ["cancelled", "finished", "finished"]
 
 
-def test_faults_become_sentences(tmp_path):
+def test_faults_become_sentences():
     def broken(cancel: threading.Event, run: str):
         yield Event("r", 0, "queued", {"place": 0})
         raise RuntimeError("secret path /home/someone")
@@ -159,9 +157,9 @@ def test_faults_become_sentences(tmp_path):
     ("kind", "data", "sentence"),
     [("started", {}, BROKEN), ("finished", {"run": {"schema": "speculoscope.run/1"}}, "not a Speculoscope run")],
 )
-def test_what_a_backend_of_another_version_says_is_not_shown(tmp_path, kind, data, sentence):
+def test_what_a_backend_of_another_version_says_is_not_shown(runs, kind, data, sentence):
     backend = SimpleNamespace(compare=lambda request, cancel, run: iter([Event("r", 0, kind, data)]))
-    last = collect(partial(race_stream, backend, store(tmp_path), REQUEST))[-1]["events"][-1]
+    last = collect(partial(race_stream, backend, runs, REQUEST))[-1]["events"][-1]
     assert last["kind"] == "failed" and sentence in last["data"]["message"]
 
 

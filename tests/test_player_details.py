@@ -101,9 +101,8 @@ def test_no_text_can_end_the_json_block():
 def test_every_module_is_part_of_a_script():
     entries = [bundle.VIZ / name / "js" / "main.js" for name in ("assets", "learn")]
     used = {path for entry in entries for path in bundle._modules(entry)}
-    assert used == {
-        path for room in ("core", "player", "learn", "assets") for path in (bundle.VIZ / room / "js").iterdir()
-    }
+    rooms = [bundle.VIZ / room / "js" for room in ("core", "player", "learn", "assets")]
+    assert used == {path for room in rooms for path in room.iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, replace
-from statistics import median
 
 import pytest
 
@@ -25,10 +24,6 @@ from viz.player.sentences import badge_place, check_fact, doubt, look, opening, 
 LANES = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6", "oracle")
 
 
-def median_speedup(run, trace):
-    return median(metrics.speedups(run, trace))
-
-
 @pytest.fixture(scope="module")
 def run():
     return make_run(lanes=LANES)
@@ -43,7 +38,7 @@ def test_fates_and_times_are_those_of_one_repeat_and_the_flags_say_the_median(ru
     shown = metrics.replayed_repeat(run)
     for trace, lane in zip(run.lanes, payload["lanes"]):
         repeat = trace.repeats[shown]
-        assert lane["speedup"]["median"] == median_speedup(run, trace)
+        assert lane["speedup"]["median"] == metrics.speedup(run, trace).median
         assert sum(lane["times"]) / TICKS_PER_SECOND == pytest.approx(repeat.decode_s, rel=1e-3)
         assert [fates.count("a") for fates in lane["fates"]] == [it.n_accepted for it in trace.iterations]
         assert lane["starts"] == [it.start for it in trace.iterations]
@@ -64,9 +59,8 @@ def test_fitted_parameters_come_along_where_they_are_installed(run, monkeypatch)
     heads = make_heads()
     monkeypatch.setattr(payloads, "heads_of", lambda run, draft: heads)
     disco = heads["disco"].tuned
-    assert run_payload(run)["tuned"] == {
-        "shallow": {"disco": {key: disco[key] for key in {*payloads.TUNED} & disco.keys()}}
-    }
+    shipped = {key: disco[key] for key in {*payloads.TUNED} & disco.keys()}
+    assert run_payload(run)["tuned"] == {"shallow": {"disco": shipped}}
     monkeypatch.undo()
     assert run_payload(run)["tuned"] == {"shallow": {}}  # the pair "synthetic" is not installed
 
@@ -84,10 +78,8 @@ def test_only_the_learn_tab_gets_every_score_and_detail(run):
 
 def test_a_run_without_chains_has_no_simulation():
     run = make_run(rule="sampling")
-    run.chains.clear()
-    for trace in run.lanes:
-        trace.verdict = Verdict(same=None)
-    payload = run_payload(run)
+    lanes = [replace(trace, verdict=Verdict(same=None)) for trace in run.lanes]
+    payload = run_payload(replace(run, chains={}, lanes=lanes))
     assert payload["chains"] == payload["tuned"] == {}
     assert payload["verdict"]["kind"] == "free"
 
@@ -98,10 +90,10 @@ def test_four_lanes_of_two_thousand_tokens_stay_under_a_megabyte_and_a_half():
 
 
 def test_the_first_sentence_is_the_runs(run):
-    ratio, name = max((median_speedup(run, trace), trace.lane) for trace in run.lanes[1:4])
+    ratio, name = max((metrics.speedup(run, trace).median, trace.lane) for trace in run.lanes[1:4])
     assert opening(run) == f"Here: the same 88 tokens, {ratio:.2f}× as fast with {lane_name(name)}."
     other = next(trace for trace in run.lanes[1:4] if trace.lane != name)
-    point = f"{median_speedup(run, other):.2f}× as fast with {lane_name(other.lane)}"
+    point = f"{metrics.speedup(run, other).median:.2f}× as fast with {lane_name(other.lane)}"
     assert opening(run, point=other.lane) == (  # an example's sentence is about its point
         f"Here: the same 88 tokens, {point}, {ratio:.2f}× as fast with {lane_name(name)}."
     )
@@ -113,10 +105,10 @@ def test_the_first_sentence_is_the_runs(run):
 
 def test_the_first_sentence_is_honest_when_slower_or_alone():
     slow = make_run(lanes=("autoregressive", "static:15"), match=0.3, c=0.6)
-    ratio = median_speedup(slow, slow.lanes[1])
+    ratio = metrics.speedup(slow, slow.lanes[1]).median
     assert ratio < 1 and f"{ratio:.2f}× as fast with Static 15" in opening(slow)
     both = make_run(lanes=("autoregressive", "static:1", "static:15"), match=0.6, c=0.3)
-    gain, loss = (median_speedup(both, trace) for trace in both.lanes[1:])
+    gain, loss = (metrics.speedup(both, trace).median for trace in both.lanes[1:])
     assert gain > 1.05 and loss < 1 / 1.05, (gain, loss)  # a slow-down is never left unsaid
     assert f"{gain:.2f}× as fast with Static 1, {loss:.2f}× as fast with Static 15." in opening(both)
     assert "so there is no speedup" in opening(make_run(lanes=("static:5", "oracle")))
@@ -151,7 +143,7 @@ def test_names_and_captions(lane, name):
 
 
 def test_every_shown_token_has_its_text(run, payload):
-    ids = {token for trace in run.lanes for it in trace.iterations for token in (one.id for one in it.drafted)}
+    ids = {token.id for trace in run.lanes for it in trace.iterations for token in it.drafted}
     guessed = {choice for tail in run.chains["shallow"].tails.values() for choice in tail.choice}
     assert {str(token) for token in ids | guessed | set(run.chains["shallow"].target)} <= set(payload["vocab"])
     assert payload["vocab"][str(run.lanes[0].output[0])][0] == run.vocab[run.lanes[0].output[0]].text
@@ -159,13 +151,8 @@ def test_every_shown_token_has_its_text(run, payload):
 
 def test_a_text_that_ended_at_once_is_answered_with_what_to_do(run):
     hint = "end the prompt without a line break"
-    short = make_run(n_tokens=3)
-    for trace in short.lanes:
-        trace.finish = "eos"
-    assert hint in opening(short) and hint not in opening(run)
-    for trace in short.lanes:
-        trace.finish = "length"
-    assert hint not in opening(short)
+    assert hint in opening(make_run(n_tokens=3, finish="eos"))
+    assert hint not in opening(make_run(n_tokens=3)) and hint not in opening(run)
 
 
 def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
@@ -211,9 +198,7 @@ def test_readings_that_contradict_each_other_are_reported_in_place_of_figures():
     assert payload["sentence"].endswith("tokens, but timings vary too much to give a speedup.")
     assert payload["fact"].startswith("Timings are unsteady here (checking 6 tokens came out cheaper")
     assert "0.84" not in payload["fact"] and payload["doubtful"] and payload["lanes"][1]["note"] == ""
-    run.costs.verify_curve[:] = [
-        one * 2.5 if at else one for at, one in enumerate(v)
-    ]  # the replay is far from what was measured
+    run.costs.verify_curve[:] = [1.0, *(2.5 * one for one in v[1:])]  # the replay is far from what was measured
     assert "Static 5 came out" in run_payload(run)["fact"]
 
 
@@ -243,10 +228,9 @@ def test_each_number_of_a_recordings_headline_is_that_of_the_card_of_its_lane():
     backend, said = RecordedBackend(), 0
     for info in backend.recordings():
         payload = run_payload(backend.load(info.id), origin="recorded", point=info.point)
-        cards = {
-            lane["name"]: next(one["text"] for one in lane["figures"] if one["key"] == "speedup")
-            for lane in payload["lanes"]
-        }
+        cards = {}
+        for lane in payload["lanes"]:
+            cards[lane["name"]] = next(one["text"] for one in lane["figures"] if one["key"] == "speedup")
         for number, name in re.findall(r"(\d+\.\d\d)× as fast with ([^,]+?)[.,](?: |$)", payload["sentence"]):
             assert cards[name].removeprefix("median ").startswith(f"{number}×"), info.id
             said += 1

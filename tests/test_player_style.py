@@ -25,6 +25,11 @@ def themes():
     return [dict(re.findall(r"--sd-([\w-]+):\s*(#[0-9a-f]{6})", block)) for block in blocks]
 
 
+@pytest.fixture(params=[0, 1], ids=["light", "dark"])
+def theme(request):
+    return themes()[request.param]
+
+
 def rgb(color):
     return [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
 
@@ -44,19 +49,16 @@ def test_both_themes_have_the_same_variables():
     assert light.keys() == dark.keys()
 
 
-@pytest.mark.parametrize("theme", themes(), ids=["light", "dark"])
 def test_text_reaches_aa_on_every_ground(theme):
     low = {(a, b): contrast(theme[a], theme[b]) for a in TEXT for b in GROUNDS if contrast(theme[a], theme[b]) < 4.5}
     assert low == {}
 
 
-@pytest.mark.parametrize("theme", themes(), ids=["light", "dark"])
 def test_marks_of_lanes_and_passes_stand_out(theme):
     for name in ("l0", *LANES, *(f"l1{shade}" for shade in STATIC_SHADES), "check"):
         assert contrast(theme[name], theme["card"]) >= 3, name
 
 
-@pytest.mark.parametrize("theme", themes(), ids=["light", "dark"])
 def test_no_hue_has_two_meanings(theme):
     hues = {name: 360 * colorsys.rgb_to_hsv(*rgb(theme[name]))[0] for name in FATES + LANES + PASSES}
     for one, other in combinations(hues, 2):
@@ -64,7 +66,6 @@ def test_no_hue_has_two_meanings(theme):
         assert min(apart, 360 - apart) >= 15, (one, other)
 
 
-@pytest.mark.parametrize("theme", themes(), ids=["light", "dark"])
 def test_the_shades_of_static_lanes_tell_apart(theme):
     shades = {shade: lab(theme[f"l1{shade}"]) for shade in ("", *STATIC_SHADES)}
     near = {pair: dist(*map(shades.get, pair)) for pair in combinations(shades, 2)}
