@@ -9,13 +9,13 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.page_fakes import ScriptedBackend
-from tests.page_server import page_at, write_recordings
+from tests.page_server import LANES, page_at, write_recordings
+from tests.runs import make_run
+from viz.player.payload import run_payload
 
-LEAVING = "addEventListener('beforeunload', () => { console.error = () => {}; })"
-"""Gradio's client reports the streams that it cuts as its page is left: no fault of the page."""
-GRADIO = "**/assets/index-*.js"  # the script that loads all others
-SEEN = "localStorage.setItem('speculoscope-opening-seen', 'yes')"  # a visitor who comes again
-WAIT = 120_000  # ms for whatever must come: on a busy machine the page takes many times as long
+from .opening import WAIT, faults, open_file, open_page
+from .player_pages import open_export
+
 LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
 expect.set_options(timeout=WAIT)
 
@@ -38,128 +38,103 @@ def page_url(scripted):
     return scripted[0]
 
 
-def new_visitor(browser, url: str, **options: Any):
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-    context.set_default_timeout(WAIT)
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page = context.new_page()
-    page.add_init_script(LEAVING)
-    page.add_init_script(SEEN)
-    page.faults, page.elsewhere, page.asked = [], [], []
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
-    page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
-    home = url.split("/")[2]
-
-    def note(request) -> None:
-        page.asked.append(request.url)
-        if request.url.startswith("http") and request.url.split("/")[2] != home:
-            page.elsewhere.append(request.url)
-
-    page.on("request", note)
-    page.goto(url)
-    return page
-
-
-class Visitors:
-    """One page for each address and kind of window, opened when first asked for."""
-
-    def __init__(self, browser) -> None:
-        self._browser, self._pages = browser, {}
-
-    def page(self, url: str, **options: Any):
-        key = (url, repr(options))
-        if key not in self._pages:
-            self._pages[key] = new_visitor(self._browser, url, **options)
-        return self._pages[key]
-
-    def leave(self) -> None:
-        for page in self._pages.values():
-            page.context.close()
-        self._pages = {}
+@pytest.fixture
+def watched() -> Iterator[Callable[[Any], Any]]:
+    """watched(page): the page, which is closed at the end and must have no faults."""
+    pages = []
+    yield lambda page: pages.append(page) or page
+    found = faults(pages)
+    for page in pages:
+        page.context.close()
+    assert found == []
 
 
 @pytest.fixture
-def visit(browser) -> Callable[..., Any]:
-    """visit(url, **context options): a new visitor's page, watched for errors and requests to other hosts."""
-    contexts = []
-
-    def open_page(url: str, **options: Any):
-        page = new_visitor(browser, url, **options)
-        contexts.append(page.context)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
+def visit(browser, watched) -> Callable[..., Any]:
+    """visit(url, gradio=True, **context options): a new visitor's page."""
+    return lambda url, **options: watched(open_page(browser, url, **options))
 
 
 @pytest.fixture
-def without_gradio(browser):
-    """open(url): a page whose Gradio scripts never arrive."""
-    contexts = []
+def opened(browser, watched, tmp_path) -> Callable[..., Any]:
+    """opened(run or HTML, **context options): the page of the run's export, or of this HTML, as a file of its own."""
 
-    def open_page(url: str):
-        context = browser.new_context(viewport={"width": 1280, "height": 800})
-        contexts.append(context)
-        page = context.new_page()
-        page.add_init_script(SEEN)
-        page.faults = []
-        page.on("pageerror", lambda error: page.faults.append(str(error)))
-        page.route(GRADIO, lambda route: route.abort())
-        page.goto(url)
-        return page
+    def open_it(content, **options: Any):
+        open_one = open_file if isinstance(content, str) else open_export
+        return watched(open_one(browser, tmp_path, content, **options))
 
-    yield open_page
-    for context in contexts:
-        context.close()
+    return open_it
 
 
 @pytest.fixture(scope="module")
-def visitors(browser) -> Iterator[Visitors]:
-    """Visitors who stay for several tests of a file."""
-    visitors = Visitors(browser)
-    yield visitors
-    visitors.leave()
+def staying() -> Iterator[dict[Any, Any]]:
+    """Pages that stay for several tests of a file."""
+    pages: dict[Any, Any] = {}
+    yield pages
+    close_all(pages)
+
+
+def close_all(pages: dict[Any, Any]) -> None:
+    for page in pages.values():
+        page.context.close()
+    pages.clear()
 
 
 @pytest.fixture
-def shared_page(request, visitors) -> Iterator[Callable[..., Any]]:
+def shared(request, staying) -> Iterator[Callable[..., Any]]:
+    """shared(key, open_it): the page that stays under ``key``, or else that of ``open_it()``.
+
+    A test that fails, or that leaves a fault, leaves no page behind.
+    """
+    failed_before = request.session.testsfailed
+    yield lambda key, open_it: staying.get(key) or staying.setdefault(key, open_it())
+    found = faults(staying.values())
+    if found or request.session.testsfailed > failed_before:
+        close_all(staying)
+    assert found == []
+
+
+@pytest.fixture
+def shared_page(browser, shared) -> Callable[..., Any]:
     """shared_page(url, **context options): the page of a visitor who stays.
 
     To build Gradio's page takes seconds of processor time, so tests that can begin on a page that another one has used
-    share it. A test that fails leaves none behind.
+    share it.
     """
-    failed_before = request.session.testsfailed
-    yield visitors.page
-    if request.session.testsfailed > failed_before:
-        visitors.leave()
-
-
-def at_link(visit, page_url, query: str, **options):
-    """A new visitor who follows a link. Slow: Gradio's page is built again."""
-    page = visit(page_url + query, **options)
-    page.wait_for_selector(".sp-learn:not([aria-busy]) .sl-body:not([aria-busy]) > *")
-    return page
-
-
-@pytest.fixture(scope="module")
-def learn_page(browser, page_url):
-    """One visitor for the tests that need no page of their own."""
-    page = new_visitor(browser, page_url + "?learn=lessons")
-    page.wait_for_selector(".sp-learn:not([aria-busy]) .sl-cards")
-    yield page
-    page.context.close()
+    return lambda url, **options: shared((url, repr(options)), lambda: open_page(browser, url, **options))
 
 
 @pytest.fixture
-def there(learn_page):
-    """there(query): the shared page, as if the link had been followed."""
+def shown(browser, shared, tmp_path) -> Iterator[Callable[..., Any]]:
+    """shown(run, **context options): an exported page that stays, its player begun anew with ``run``."""
+    pages = []
+
+    def show(run, **options: Any):
+        page = shared(repr(options), lambda: open_export(browser, tmp_path, make_run(lanes=LANES), **options))
+        pages.append(page)
+        page.mouse.move(2, 2)
+        load = "payload => { player.setFinalOnly(false); player.load(payload); scrollTo(0, 0); }"
+        page.evaluate(load, run_payload(run, origin="recorded"))
+        return page
+
+    yield show
+    for page in pages:
+        page.evaluate("player.pause()")
+
+
+@pytest.fixture
+def there(shared_page, page_url) -> Callable[[str], Any]:
+    """there(query): the Learn tab of a visitor who stays, as if the link had been followed."""
+    page = learn_tab(shared_page(f"{page_url}?learn=lessons"))
 
     def follow(query: str):
-        learn_page.evaluate(
-            f"(query) => {{ {LEARN}.places.lessons.lesson = null; return {LEARN}.follow(query); }}", query
-        )
-        return learn_page
+        page.evaluate(f"(query) => {{ {LEARN}.places.lessons.lesson = null; return {LEARN}.follow(query); }}", query)
+        return page
 
-    yield follow
-    assert learn_page.faults == []
+    return follow
+
+
+def learn_tab(page):
+    """``page`` once its Learn tab shows what was asked for."""
+    page.wait_for_selector(".sp-learn:not([aria-busy]) .sl-body:not([aria-busy]) > *")
+    return page

@@ -10,20 +10,12 @@ from viz.export import export_html
 from viz.player.names import lane_heading
 from viz.player.payload import run_payload
 
-LANES = ("autoregressive", "static:5", "confidence:0.5", "oracle")
+from .opening import open_file
 
 
 def open_export(browser, folder, run: Run, **options: Any):
-    """The page of ``run``'s export, its clock stopped at 0; ``page.faults`` collects errors and requests."""
-    file = folder / "run.html"
-    file.write_text(export_html(run), encoding="utf-8")
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-    page = context.new_page()
-    page.faults = []
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
-    page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
-    page.on("request", lambda request: request.url.startswith("http") and page.faults.append(request.url))
-    page.goto(file.as_uri())
+    """The page of ``run``'s export."""
+    page = open_file(browser, folder, export_html(run), **options)
     page.wait_for_selector(".sd-text:visible")
     return page
 

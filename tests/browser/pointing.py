@@ -1,11 +1,65 @@
-"""What the browser tests do with a page: point at a token, unfold a form, wait until nothing is left to do, ask axe."""
+"""What the browser tests do with a page: fill in its form, take and open runs, point at a token, ask axe."""
 
 from __future__ import annotations
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
+from decoding.records.run_file import run_to_json
+from decoding.records.trace import Run
+
+RACE = "[...document.querySelectorAll('#race *')].map((node) => node.speculoscope).find(Boolean)"
 TRIES = 15
+
+
+def ready(page: Page) -> Page:
+    """``page`` once strips and form are there: the form comes after the strips of the first paint."""
+    expect(page.locator("#race .sd-strip").first).to_be_visible()
+    expect(page.locator("#run")).to_be_visible()
+    return page
+
+
+def fill(field: Locator, value: object) -> None:
+    """Type ``value`` and leave the field, with which Gradio takes it."""
+    field.fill(str(value))
+    field.blur()
+
+
+def run_box(page: Page, prompt: str, tokens: int = 30) -> None:
+    """Fill in the form by hand and press Run."""
+    settled(page)  # see unfold
+    page.locator("#prompt textarea").fill(prompt)
+    fill(page.locator("#max-new-tokens input"), tokens)
+    page.locator("#run").click()
+
+
+def finished(page: Page) -> None:
+    """Return when the run has begun and all its repeats are timed; its replay then stands still."""
+    expect(page.locator(".sd-badge")).to_contain_text("live")  # with Stop in Run's place
+    expect(page.locator("#stop")).to_be_hidden()
+    expect(page.locator(".sd-sentence")).to_contain_text("Here:")
+    stand_still(page)
+
+
+def stand_still(page: Page) -> None:
+    """Pause the player: a replay that nobody looks at would cost a third of a processor."""
+    page.evaluate(f"{RACE}.player.pause()")
+
+
+def download(page: Page, label: str, name: str = "") -> str:
+    """The text of the file that the button ``label`` gives, which is called ``name``."""
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=label).click()
+    assert name in waiting.value.suggested_filename
+    with open(waiting.value.path(), encoding="utf-8") as file:
+        return file.read()
+
+
+def open_text(field: Locator, text: str | bytes | Run, name: str = "mine.json") -> None:
+    """Choose a file with this text, or the file of this run."""
+    text = run_to_json(text) if isinstance(text, Run) else text
+    content = text.encode() if isinstance(text, str) else text
+    field.set_input_files({"name": name, "mimeType": "application/json", "buffer": content})
 
 
 def point_at(page: Page, token: Locator) -> None:

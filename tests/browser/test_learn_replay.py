@@ -15,7 +15,7 @@ from decoding.analysis.whatif import simulate_lane
 from decoding.lookahead.spec import all_specs
 from decoding.records.text import whole_text
 from tests.learn_vectors import LANES, make_tuned, make_vectors
-from tests.runs import add_draft, make_run
+from tests.runs import make_run
 from viz.core.assets import learn_js
 from viz.player.names import lane_name
 from viz.player.payload import run_payload
@@ -123,22 +123,6 @@ def test_a_what_if_that_ranks_lanes_otherwise_than_the_clock_says_so(page, repea
     assert ("timed once" if repeats == 1 else "medians of 3 timings") in said
 
 
-def test_simulated_lanes_are_the_what_ifs(page):
-    run = make_run(lanes=LANES_RUN)
-    add_draft(run, "slow", match=0.6, c=0.4)
-    found = model_of(
-        page,
-        run,
-        f"""[1, 7, 20].map((sl) => model.staticLane(sl, "slow")).concat(model.simulatedLane("static:7"))
-      .map((lane) => [lane.lane, {ITERATIONS}, lane.speedup.median])""",
-    )
-    for lane, iterations, speedup in found:
-        expected = simulate_lane(run, lane)
-        assert iterations == [list(one) for one in expected.iterations], lane
-        assert speedup == pytest.approx(expected.speedup, rel=1e-12)
-    assert model_of(page, run, "model.bestStatic().sl") == metrics.static_opt(run)[0]
-
-
 def test_simulated_plain_decoding_takes_as_long_as_the_measured_one(page):
     ends = model_of(page, make_run(lanes=LANES_RUN), "[model.plain.end, model.simulatedLane('autoregressive').end]")
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
@@ -146,16 +130,14 @@ def test_simulated_plain_decoding_takes_as_long_as_the_measured_one(page):
 
 def test_a_lane_with_a_threshold_is_replayed_as_it_ran_and_at_other_thresholds(page):
     run = make_run(lanes=LANES_RUN)
+    heads = {"disco": SimpleNamespace(name="disco", needs=frozenset(), tuned={"sl_max": 20, "threshold": 0.5})}
     for number, trace in enumerate(run.lanes[2:], start=2):
         policy, _, as_run = trace.lane.partition(":")
         for value in (float(as_run), 0.2, 0.85):
-            found = model_of(
-                page,
-                run,
-                f"""(() => {{ const lane = model.atThreshold(model.lanes[{number}], {value});
-                  return [{ITERATIONS}, lane.speedup.median, lane.scores]; }})()""",
-            )
-            expected = replayed_at(run, policy, value)
+            lane = f"const lane = model.atThreshold(model.lanes[{number}], {value})"
+            shown = f"[{ITERATIONS}, lane.speedup.median, lane.scores]"
+            found = model_of(page, run, f"(() => {{ {lane}; return {shown}; }})()")
+            expected = simulate_lane(run, f"{policy}:{value:g}", heads)
             assert found[0] == [list(one) for one in expected.iterations]
             assert found[1] == pytest.approx(expected.speedup, rel=1e-12)
             if value == float(as_run):
@@ -163,11 +145,6 @@ def test_a_lane_with_a_threshold_is_replayed_as_it_ran_and_at_other_thresholds(p
                 for it, seen in zip(trace.iterations, found[2], strict=True):
                     for token, one in zip(it.drafted, seen, strict=True):
                         assert one is None or one == [token.score, value]
-
-
-def replayed_at(run, policy: str, value: float):
-    tuned = {"disco": SimpleNamespace(name="disco", needs=frozenset(), tuned={"sl_max": 20, "threshold": 0.5})}
-    return simulate_lane(run, f"{policy}:{value:g}", tuned)
 
 
 def test_the_cost_aware_policy_is_replayed_at_multiples_of_its_threshold(page):

@@ -7,23 +7,37 @@ import re
 import pytest
 
 from decoding.analysis.whatif import simulate_lane
-from decoding.records.run_file import run_to_json
 from tests.page_server import first_run
 from tests.runs import make_run
 
-from .conftest import LEARN, at_link
-from .test_page_walk import finished, run_box
+from .conftest import LEARN, learn_tab
+from .opening import PHONE
+from .pointing import finished, open_text, run_box, serious
 
 
 def sentence(page) -> str:
     return page.locator(".sl-steps .sl-sentence").inner_text()
 
 
+GAME = f"{LEARN}.places.play.game"
+
+
+def play_out(page, guesses: int) -> None:
+    """Play to the end with so many guesses before each check."""
+    page.locator("#sl-start").click()
+    page.evaluate(
+        f"""(guesses) => {{
+          const play = {LEARN}.places.play;
+          while (!play.game.over) {{ for (let k = 0; k < guesses; k++) play.guessOn(); play.check(); }}
+        }}""",
+        guesses,
+    )
+
+
 def test_an_iteration_is_shown_step_by_step(there):
-    run = first_run()
-    lane = run.lanes[1]
-    found = next(i for i, it in enumerate(lane.iterations) if it.n_accepted < it.n_drafted - 1)
-    iteration = lane.iterations[found]
+    iterations = first_run().lanes[1].iterations
+    found = next(i for i, it in enumerate(iterations) if it.n_accepted < it.n_drafted - 1)
+    iteration = iterations[found]
     page = there(f"?learn=steps&run=first&lane=1&iteration={found}&step=0")
     sentences = [sentence(page)]
     while "Cost:" not in page.locator(".sl-caption").inner_text():
@@ -36,11 +50,8 @@ def test_an_iteration_is_shown_step_by_step(there):
     assert any("the correction" in one for one in sentences)
     assert any("caches are cut back" in one for one in sentences)
     held, n = iteration.n_accepted, iteration.n_drafted
-    dropped = n - held - 1
-    assert sentences[-1] == (
-        f"Iteration {found + 1}: guessed {n}, {held} held, 1 rejected, {dropped} dropped, 1 correction: "
-        f"{held + 1} token{'s' if held else ''}."
-    )
+    fates = f"{held} held, 1 rejected, {n - held - 1} dropped, 1 correction"
+    assert sentences[-1] == f"Iteration {found + 1}: guessed {n}, {fates}: {held + 1} token{'s' if held else ''}."
     page.keyboard.press("ArrowLeft")
     assert sentence(page) == sentences[-2]
     page.get_by_role("button", name="a rejection").click()
@@ -60,24 +71,16 @@ def test_a_hidden_verdict_waits_for_a_bet(there):
 
 def test_who_guesses_all_and_checks_never_plays_static(there):
     """Played with three guesses each time, the learner's lane is static:3 on the same tokens."""
-    run = make_run(identifier="first", lanes=("autoregressive", "static:5", "confidence:0.5", "oracle"))
+    run = first_run()
     page = there("?learn=play&run=first&tokens=88")
-    page.locator("#sl-start").click()
-    page.evaluate(
-        """() => {
-          const play = document.querySelector('.sp-learn').speculoscopeLearn.places.play;
-          while (!play.game.over) { for (let k = 0; k < 3; k++) play.guessOn(); play.check(); }
-        }"""
-    )
+    play_out(page, 3)
     expected = simulate_lane(run, "static:3")
-    assert page.evaluate(f"{LEARN}.places.play.game.past.map((one) => one.tuple)") == [
-        list(one) for one in expected.iterations
-    ]
+    assert page.evaluate(f"{GAME}.past.map((one) => one.tuple)") == [list(one) for one in expected.iterations]
     assert f"You: {expected.speedup:.2f}×" in page.locator(".sl-play h2").first.inner_text()
     assert page.locator(".sl-play .sl-bars li").count() >= 5
-    regrets = page.evaluate(f"{LEARN}.places.play.game.worst(1000).reduce((sum, one) => sum + one.cost, 0)")
+    regrets = page.evaluate(f"{GAME}.worst(1000).reduce((sum, one) => sum + one.cost, 0)")
     best = simulate_lane(run, "oracle:best")
-    assert regrets == pytest.approx(page.evaluate(f"{LEARN}.places.play.game.spent") - best.cost, abs=0.3)
+    assert regrets == pytest.approx(page.evaluate(f"{GAME}.spent") - best.cost, abs=0.3)
     page.get_by_role("button", name="Step through my lane").click()
     assert "guess" in sentence(page).lower()
 
@@ -110,17 +113,14 @@ def test_a_written_policy_runs_as_it_is_typed(there):
 
 def test_what_if_answers_with_the_replay(there):
     page = there("?learn=whatif&run=first&c=0.5&sl=7")
-    run = first_run()
-    expected = simulate_lane(run, "static:7", cost_ratio=0.5)
-    assert (
-        page.locator(".sl-whatif-out .sl-sentence")
-        .inner_text()
-        .startswith(f"SL 7 at c = 0.50: {expected.speedup:.2f}×")
-    )
+    expected = simulate_lane(first_run(), "static:7", cost_ratio=0.5)
+    answer = page.locator(".sl-whatif-out .sl-sentence")
+    assert answer.inner_text().startswith(f"SL 7 at c = 0.50: {expected.speedup:.2f}×")
     page.get_by_role("button", name="as measured").click()
-    assert "c = 0.11" in page.locator(".sl-whatif-out .sl-sentence").inner_text()
+    assert "c = 0.11" in answer.inner_text()
     assert page.locator(".sl-heat").count() == 2
     assert "Model:" in page.locator(".sl-maps").inner_text()
+    assert page.locator(".sl-whatif .sl-calculator").is_visible()  # as in a lesson: test_page_lessons.py
     page.locator(".sl-ask input").first.fill("0.01")
     page.locator(".sl-ask button").first.click()
     assert "it is" in page.locator(".sl-ask .sl-verdict").first.inner_text()
@@ -151,27 +151,23 @@ def test_a_hostile_run_is_text_everywhere(there):
     assert page.evaluate("window.hacked") is None
 
 
-def test_a_run_of_one_s_own_travels_in_the_link(there, visit, page_url, tmp_path):
-    file = tmp_path / "run.json"
-    file.write_text(run_to_json(make_run(n_tokens=30, prompt="my very own text")), encoding="utf-8")
+def test_a_run_of_one_s_own_travels_in_the_link(there, visit, page_url):
     page = there("?learn=steps")
-    page.locator(".sl-runs input[type=file]").set_input_files(file)
+    open_text(page.locator(".sl-runs input[type=file]"), make_run(n_tokens=30, prompt="my very own text"))
     page.wait_for_function("document.querySelector('.sl-runs select').selectedOptions[0].text === 'my very own text'")
     page.get_by_role("button", name="Copy link").click()
     page.wait_for_function("document.querySelector('.sl-root > .sl-status').textContent")
     link = page.evaluate("navigator.clipboard.readText()")
-    assert "#run=" in link
-    other = at_link(
-        visit, page_url, link[len(page_url) :] if link.startswith(page_url) else "?" + link.partition("?")[2]
-    )
-    assert "my very own text" in other.locator(".sl-prompt").first.inner_text()
     query, _, packed = link.partition("?")[2].partition("#")
+    assert packed.startswith("run=")
+    other = learn_tab(visit(f"{page_url}?{query}#{packed}"))
+    assert "my very own text" in other.locator(".sl-prompt").first.inner_text()
     other.evaluate(f"([query, packed]) => {LEARN}.follow(query, packed)", ["?" + query, f"#{packed[:-40]}"])
     assert "cut or changed" in other.locator(".sl-root > .sl-status").inner_text()
 
 
 def test_nothing_is_wider_than_a_phone(visit, page_url):
-    page = at_link(visit, page_url, "?learn=play&run=first", viewport={"width": 390, "height": 844}, has_touch=True)
+    page = learn_tab(visit(f"{page_url}?learn=play&run=first", **PHONE))
     page.locator("#sl-start").tap()
     for _ in range(6):
         page.locator("[data-key=on]").tap()
@@ -184,20 +180,11 @@ def test_nothing_is_wider_than_a_phone(visit, page_url):
         page.locator(".sl-turn .sl-main").tap()
         page.wait_for_timeout(100)
         assert 0 <= page.locator(".sl-lesson-text h2").bounding_box()["y"] < 844  # a step begins at its title
-    assert page.faults == []
 
 
-def test_everything_has_a_name_for_who_does_not_see_it(there):
-    page = there("?learn=steps&run=first")
-    for place in ("lessons", "steps", "play", "whatif", "words"):
-        page.locator(f"[data-place={place}]").click()
-        unnamed = page.evaluate(
-            """() => [...document.querySelectorAll('.sl-root :is(button, select, input:not([hidden]), textarea)')]
-              .filter((node) => !(node.getAttribute('aria-label') || node.textContent.trim() || node.closest('label')))
-              .length"""
-        )
-        assert unnamed == 0
-    assert page.get_by_role("tab", selected=True).last.inner_text() == "Words"
+def test_axe_finds_nothing_serious_in_what_a_lesson_s_file_lacks_the_shelf_and_the_choice_of_a_run(there):
+    for query in ("?learn=lessons", "?learn=steps&run=first"):
+        assert serious(there(query), ".sp-learn") == []
 
 
 def test_a_token_of_the_race_is_explained_here_and_the_tab_opens_on_the_visitor_s_own_run(visit, page_url):
@@ -224,7 +211,6 @@ def test_a_token_of_the_race_is_explained_here_and_the_tab_opens_on_the_visitor_
     page.locator("[data-place=play]").click()
     page.wait_for_selector("#sl-start")
     assert page.evaluate(f"{LEARN}.model.id") == mine
-    assert page.faults == []
 
 
 def play(page, *moves: str) -> None:
@@ -235,8 +221,7 @@ def play(page, *moves: str) -> None:
 def test_what_a_check_rejected_stays_in_sight_and_a_button_without_use_says_why(there):
     page = there("?learn=play&run=first&tokens=48")
     page.locator("#sl-start").click()
-    replay = f"{LEARN}.places.play.game"
-    while page.evaluate(f"{replay}.replay.holds[{replay}.start]") > 3:  # until a guess of four fails
+    while page.evaluate(f"{GAME}.replay.holds[{GAME}.start]") > 3:  # until a guess of four fails
         play(page, "guess", "check")
     play(page, *["guess"] * 4, "check")
     last = page.get_by_label("The last check")
@@ -245,24 +230,18 @@ def test_what_a_check_rejected_stays_in_sight_and_a_button_without_use_says_why(
     assert last.locator(".sd-is-rejected").count() == 1  # still there, beside the new guess
     assert page.get_by_label("Guesses of this iteration").locator(".sl-cell").count() == 1
     while not page.locator("[data-key=on]:disabled").count():
-        play(page, "guess", "check" if page.evaluate(f"{replay}.most") > 3 else "guess")
+        play(page, "guess", "check" if page.evaluate(f"{GAME}.most") > 3 else "guess")
     assert re.search("nothing is left to guess|No further guess was recorded", page.locator(".sl-play").inner_text())
 
 
 def test_an_expensive_decision_names_the_better_one_and_opens_at_its_guess(there):
     page = there("?learn=play&run=first&tokens=48")
-    page.locator("#sl-start").click()
-    page.evaluate(
-        f"""() => {{
-          const play = {LEARN}.places.play;
-          while (!play.game.over) {{ for (let k = 0; k < 6; k++) play.guessOn(); play.check(); }}
-        }}"""
-    )
-    worst = page.evaluate(f"{LEARN}.places.play.game.worst(1)[0]")
+    play_out(page, 6)
+    worst = page.evaluate(f"{GAME}.worst(1)[0]")
     said = page.locator(".sl-regrets li").first.inner_text()
     better = int(re.search(r"Better: (?:check after |keep guessing, up to |check without guessing)(\d*)", said)[1] or 0)
-    start, guessed, held = page.evaluate(f"{LEARN}.places.play.game.past[{worst['i']}].tuple")
-    holds = page.evaluate(f"{LEARN}.places.play.game.replay.holds[{start}]")
+    start, guessed, held = page.evaluate(f"{GAME}.past[{worst['i']}].tuple")
+    holds = page.evaluate(f"{GAME}.replay.holds[{start}]")
     assert better <= holds and better != guessed and held == min(holds, guessed)
     assert worst["at"] == min(better, guessed - 1)
     page.locator(".sl-regrets button").first.click()
@@ -285,14 +264,3 @@ def test_a_presenter_sees_every_guess_and_the_way_out(there):
         assert page.locator(".sl-lesson-text h2").inner_text() != at
         page.get_by_role("button", name="Exit presenter mode").click()
         assert page.locator(".sl-presenting").count() == 0
-
-
-def test_the_calculator_is_part_of_what_if(there):
-    page = there("?learn=whatif&run=first")
-    for name, value in (
-        ("a guess takes (ms)", "9"),
-        ("guesses per check, SL", "1"),
-        ("guesses that hold, on average", "0.5"),
-    ):
-        page.locator(".sl-whatif").get_by_label(name).fill(value)
-    assert "79 tokens a second; plain decoding 100: 0.79×, slower." in page.locator(".sl-calculator").inner_text()

@@ -15,10 +15,13 @@ from viz.learn.tab import learn_answers
 from viz.player.payload import run_payload
 from viz.store import RunStore
 
+from .conftest import LEARN
 from .player_pages import wait_until
-from .pointing import serious_light_or_dark
+from .pointing import download, open_text, serious_light_or_dark
 
-LESSONS = [lesson["id"] for lesson in shipped_lessons()]
+
+def lesson_named(name: str) -> dict:
+    return next(lesson for lesson in shipped_lessons() if lesson["id"] == name)
 
 
 def walk(page, lesson: dict, look=lambda number, step: None) -> None:
@@ -47,7 +50,7 @@ def walk(page, lesson: dict, look=lambda number, step: None) -> None:
 
 def test_a_lesson_of_several_runs_is_walked_on_the_page(there):
     """The others are walked in their files, below."""
-    lesson = next(one for one in shipped_lessons() if one["id"] == "dice")
+    lesson = lesson_named("dice")
     page = there("?lesson=dice")
     walk(page, lesson)
     page.locator(".sl-end").get_by_role("button", name="All lessons").click()
@@ -67,7 +70,7 @@ def test_a_guess_says_what_its_draft_reads(there):
 
 
 def test_the_calculator_follows_its_fields(there):
-    steps = next(one for one in shipped_lessons() if one["id"] == "ten-steps")["steps"]
+    steps = lesson_named("ten-steps")["steps"]
     place = next(i for i, step in enumerate(steps, start=1) if step["show"]["view"] == "calculator")
     page = there(f"?lesson=ten-steps&step={place}")
     found = page.locator(".sl-calculator [role=status]")
@@ -98,17 +101,15 @@ def test_the_right_answer_does_not_always_stand_first(there):
     assert set(places) >= {0, 1, 2}
 
 
-def test_a_lesson_file_is_opened_from_disk_and_a_hostile_one_refused(there, tmp_path):
+def test_a_lesson_file_is_opened_from_disk_and_a_hostile_one_refused(there):
     page = there("?learn=lessons")
     mine = json.loads(json.dumps(shipped_lessons()[0]))
     mine.update(id="mine", title="<img src=x onerror=window.hacked=1>", path=False, steps=mine["steps"][:1])
-    (tmp_path / "mine.json").write_text(json.dumps(mine), encoding="utf-8")
-    (tmp_path / "bad.json").write_text('{"id": "<script>"}', encoding="utf-8")
     picker = page.locator(".sl-shelf input[type=file]")
-    picker.set_input_files(tmp_path / "bad.json")
+    open_text(picker, '{"id": "<script>"}')
     page.wait_for_selector(".sl-status.sl-fault")
     assert "This is not a lesson file" in page.locator(".sl-status").inner_text()
-    page.locator(".sl-shelf input[type=file]").set_input_files(tmp_path / "mine.json")
+    open_text(picker, json.dumps(mine))
     page.wait_for_selector(".sl-lesson")
     assert "<img" in page.locator(".sl-lesson .sl-where").first.inner_text()
     assert page.evaluate("window.hacked") is None
@@ -134,7 +135,7 @@ def test_a_presenter_needs_keys_only_and_answers_wait(there):
 
 
 def test_a_lesson_prints_as_a_hand_out_with_each_step_on_its_own_run(there):
-    lesson = next(one for one in shipped_lessons() if one["id"] == "dice")
+    lesson = lesson_named("dice")
     page = there("?lesson=dice")
     page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")
     page.get_by_role("button", name="Print a handout").click()
@@ -148,37 +149,23 @@ def test_a_lesson_prints_as_a_hand_out_with_each_step_on_its_own_run(there):
     assert "In this run, made with coupling" in printed  # its last step
 
 
-def test_a_lesson_is_saved_as_one_file_that_works_alone(there, browser, tmp_path):
+def test_a_lesson_is_saved_as_one_file_that_works_alone(there, opened):
+    """As every lesson does, below; here with the run that is on the page."""
     page = there("?lesson=one-sl")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save as one HTML file").click()
-    file = tmp_path / "lesson.html"
-    download.value.save_as(file)
-    alone = browser.new_page()
-    faults = []
-    alone.on("pageerror", lambda error: faults.append(str(error)))
-    alone.on("request", lambda request: request.url.startswith("http") and faults.append(request.url))
-    alone.goto(file.as_uri())
-    alone.wait_for_selector(".sl-lesson h2")
-    for _ in range(len(shipped_lessons()[1]["steps"])):
-        alone.locator(".sl-turn .sl-main").click()
-    assert alone.locator(".sl-end .sl-goals li").count() == len(shipped_lessons()[1]["goals"])
-    assert faults == []
-    alone.close()
+    alone = opened(download(page, "Save as one HTML file"))
+    assert alone.locator(".sl-lesson h2").inner_text() == lesson_named("one-sl")["steps"][0]["title"]
+    alone.locator(".sl-turn .sl-main").click()
+    assert alone.locator(".sl-lesson h2").inner_text() == lesson_named("one-sl")["steps"][1]["title"]
 
 
-def test_axe_finds_nothing_serious_light_or_dark(browser, tmp_path):
-    file = tmp_path / "lesson.html"
-    file.write_text(export_lesson(shipped_lessons()[0], run_payload(first_run(), details=True)), encoding="utf-8")
-    page = browser.new_page(bypass_csp=True)
-    page.goto(file.as_uri())
+def test_axe_finds_nothing_serious_light_or_dark(opened):
+    page = opened(export_lesson(shipped_lessons()[0], run_payload(first_run(), details=True)), bypass_csp=True)
     for place in ("lessons", "steps", "play", "whatif", "words"):
         page.evaluate(f"learn.goTo({{ place: '{place}' }})")
         if place == "play":
             page.locator("#sl-start").click()
             page.locator("[data-key=on]").click()
         assert serious_light_or_dark(page) == [], place
-    page.close()
 
 
 PANEL = """() => {
@@ -191,29 +178,19 @@ PANEL = """() => {
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([%×]?)")
 
 
-def texts_shown(page, step: dict) -> list[tuple[str, str]]:
-    """(as the file has it, as the page shows it): paragraphs, the question, each answer with what explains it."""
-    paragraphs = page.locator(".sl-lesson-text > p:not(.sl-where)").all_inner_texts()
-    found = list(zip(step["text"], paragraphs[: len(step["text"])], strict=True))
-    if question := step.get("question"):
-        found.append((question["text"], page.locator(".sl-question legend").inner_text()))
+def facts_shown(page, step: dict) -> dict[str, str]:
+    """{fact: text on the page}; each text of the step, its question, its answers and their reasons must be there."""
+    shown = page.locator(".sl-lesson-text > p:not(.sl-where), .sl-question legend").all_inner_texts()
     for answer in page.locator(".sl-answer").all():
         answer.click()
-        shown = f"{answer.locator('span').inner_text()}\n{page.locator('.sl-feedback p').first.inner_text()}"
-        written = [f"{one['text']}\n{one['why']}" for one in question["answers"]]
-        found.append((next(one for one in written if filled_in(one, shown)), shown))
-    return found
-
-
-def filled_in(written: str, shown: str) -> re.Match | None:
-    return re.fullmatch(re.sub(r"\\\{\w+\\\}", "(.+?)", re.escape(written)), shown)
-
-
-def facts_shown(page, step: dict) -> dict[str, str]:
-    """{fact: text on the page} for each {fact} in a text of the step."""
+        shown.append(f"{answer.locator('span').inner_text()}\n{page.locator('.sl-feedback p').first.inner_text()}")
+    question = step.get("question", {"text": "", "answers": []})
+    answers = [f"{one['text']}\n{one['why']}" for one in question["answers"]]
     found = {}
-    for written, shown in texts_shown(page, step):
-        found |= dict(zip(re.findall(r"\{(\w+)\}", written), filled_in(written, shown).groups(), strict=True))
+    for written in filter(None, [*step["text"], question["text"], *answers]):
+        pattern = re.sub(r"\\\{\w+\\\}", "(.+?)", re.escape(written))
+        values = next(match.groups() for text in shown if (match := re.fullmatch(pattern, text)))
+        found |= dict(zip(re.findall(r"\{(\w+)\}", written), values, strict=True))
     return found
 
 
@@ -245,18 +222,15 @@ def shipped_runs():
     return store, learn_answers(store)[0]({})["roles"]
 
 
-@pytest.mark.parametrize("lesson", shipped_lessons(), ids=LESSONS)
+@pytest.mark.parametrize("lesson", shipped_lessons(), ids=lambda lesson: lesson["id"])
 def test_a_lesson_is_walked_to_its_end_and_each_of_its_numbers_stands_in_the_panel_beside_it(
-    browser, tmp_path, shipped_runs, lesson
+    opened, shipped_runs, lesson
 ):
     kinds = dict.fromkeys([lesson["recording"], *(step.get("recording") for step in lesson["steps"])])
     store, known = shipped_runs
     roles = {kind: known[kind] for kind in kinds if kind}
     first, *others = [store.payload("learn", run) for run in dict.fromkeys(roles.values())]
-    file = tmp_path / "lesson.html"
-    file.write_text(export_lesson(lesson, first, others, roles), encoding="utf-8")
-    page = browser.new_page()
-    page.goto(file.as_uri())
+    page = opened(export_lesson(lesson, first, others, roles))
     missing = {}
 
     def look(number: int, step: dict) -> None:
@@ -266,7 +240,6 @@ def test_a_lesson_is_walked_to_its_end_and_each_of_its_numbers_stands_in_the_pan
 
     walk(page, lesson, look)
     assert missing == {}
-    page.close()
 
 
 def test_a_number_in_a_lesson_has_the_meaning_of_the_one_beside_it(there):
@@ -305,7 +278,7 @@ def test_the_end_of_a_lesson_has_the_score_and_leads_on(there):
     end.get_by_role("button", name="Step 6: ").click()
     assert page.locator(".sl-lesson-text h2").inner_text() == "The same text, always"
     assert page.locator(".sl-answer.sl-right").count() == 1
-    page.evaluate("document.querySelector('.sp-learn').speculoscopeLearn.places.lessons.toStep(9)")
+    page.evaluate(f"{LEARN}.places.lessons.toStep(9)")
     page.locator(".sl-turn .sl-main").click()
     page.get_by_role("button", name="Why one SL does not fit all").click()
     assert "step 1 of" in page.locator(".sl-lesson-text .sl-where").inner_text()

@@ -8,15 +8,13 @@ from tests.evaluations import make_drafts, make_evaluation, renamed
 from viz.player.names import lane_name
 from viz.reports.report import report_of
 
-from .pointing import serious
+from .opening import PHONE
+from .pointing import ready, serious
 
 DARK = {"color_scheme": "dark"}
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
-def opened(visit, url: str, **options):
-    """A page with its plots; ``visit`` may be shared_page."""
-    page = visit(url, **options)
+def with_plots(page):
     expect(page.locator("#race .sd-strip").first).to_be_visible()
     page.locator(".sp-plots").scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2")
@@ -24,7 +22,7 @@ def opened(visit, url: str, **options):
 
 
 def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(shared_page, page_url):
-    page = opened(shared_page, page_url, **DARK)
+    page = with_plots(shared_page(page_url, **DARK))
     expect(page.locator("body.dark")).to_be_attached()
     assert serious(page, "#race") == []
     ink = page.evaluate("getComputedStyle(document.querySelector('.sp-canvas')).getPropertyValue('--sd-mute').trim()")
@@ -34,43 +32,22 @@ def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(share
     page.wait_for_function(f"{colour} !== '{ink}'")
     assert serious(page, "#race", "color-contrast") == []  # only colours differ
     page.evaluate("document.body.classList.add('dark')")
-    assert page.faults == []
-
-
-def test_axe_finds_nothing_serious_in_the_race_on_a_phone(shared_page, page_url):
-    page = opened(shared_page, page_url, **PHONE)
-    assert serious(page, "#race") == []
-    assert page.faults == []
 
 
 def test_keyboard_only_a_visitor_reaches_run_and_the_player(shared_page, page_url):
-    page = shared_page(page_url, **DARK)
-    expect(page.locator("#race .sd-strip").first).to_be_visible()
-    expect(page.locator("#run")).to_be_visible()  # the form comes after the strips of the first paint
+    page = ready(shared_page(page_url, **DARK))
     page.locator("#prompt textarea").focus()
-    reached = set()
+    focused = "(() => { const n = document.activeElement; return n.id || n.className || n.closest('[id]')?.id })()"
+    reached = ""
     for _ in range(120):  # glossary words are tab stops, too
         page.keyboard.press("Tab")
-        reached.add(
-            page.evaluate(
-                "(() => { const n = document.activeElement; return n.id || n.className || n.closest('[id]')?.id })()"
-            )
-        )
-    names = " ".join(map(str, reached))
-    for wanted in ("run", "sd-play", "sd-rail", "sd-button"):
-        assert wanted in names
+        reached += f"{page.evaluate(focused)} "
+    assert all(wanted in reached for wanted in ("run", "sd-play", "sd-rail", "sd-button"))
 
 
-def test_axe_finds_nothing_serious_in_the_other_tabs(shared_page, page_url):
-    page = shared_page(page_url, **DARK)
-    for tab, place in (("Evaluation", "#report-evaluate"), ("Drafts", "#report-drafts")):
-        page.get_by_role("tab", name=tab).click()
-        expect(page.locator(place)).to_be_visible()
-        assert serious(page, place) == []
-
-
-def test_a_phone_needs_no_sideways_scrolling(shared_page, page_url):
-    page = opened(shared_page, page_url, **PHONE)
+def test_on_a_phone_axe_finds_nothing_serious_and_nothing_scrolls_sideways(shared_page, page_url):
+    page = with_plots(shared_page(page_url, **PHONE))
+    assert serious(page, "#race") == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('.sd-strips').getBoundingClientRect().bottom + scrollY") < 844
     assert not page.locator("#prompt").is_visible()  # the form is collapsed: the first screen shows the race
@@ -80,7 +57,6 @@ def test_a_phone_needs_no_sideways_scrolling(shared_page, page_url):
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".sd-text:visible").count() == 1  # one text at a time
-    assert page.faults == []
 
 
 def show_report(page, job: str, content: dict) -> None:
@@ -105,19 +81,19 @@ def open_folds(page, job: str) -> None:
     page.evaluate(f"document.querySelectorAll('#report-{job} .sp-fold').forEach((fold) => {{ fold.open = true; }})")
 
 
-def test_reports_fit_a_phone_and_their_words_explain_themselves(shared_page, page_url):
+def test_reports_fit_a_phone_axe_finds_nothing_serious_and_their_words_explain_themselves(shared_page, page_url):
     page = shared_page(page_url, **PHONE)
     reports = {"evaluate": report_of(renamed(make_evaluation(), OF_PAPERS)), "drafts": report_of(make_drafts())}
     for tab, (job, report) in zip(("Evaluation", "Drafts"), reports.items()):
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(f"#report-{job} .sp-status")).to_contain_text("No results are shipped")
-        content = report.content("Shipped results")
-        show_report(page, job, content)
+        show_report(page, job, report.content("Shipped results"))
         open_folds(page, job)
         expect(page.locator(f"#report-{job} .sp-table").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert job == "drafts" or page.evaluate(SCROLLED) == [0, 0]  # the papers' tables need no sideways scrolling
         expect(page.locator(f"#report-{job}").get_by_role("button", name="Tables (CSV)")).to_be_visible()
+        assert serious(page, f"#report-{job}") == []
     page.locator("#report-drafts .sd-term").first.click()
     expect(page.locator("#report-drafts .sd-pop")).to_be_visible()
     page.set_viewport_size({"width": 280, "height": 653})  # the tabs do not fit into one line
@@ -149,4 +125,4 @@ def test_the_tables_of_a_report_sort_by_their_numbers(shared_page, page_url):
     assert names.all_inner_texts() == as_it_came and table.locator("th[aria-sort]").count() == 0
     table.get_by_role("button", name="Sort by ahead of static-opt").click()
     assert "static-opt" in names.last.inner_text()  # its cell is empty
-    assert serious(page, "#report-evaluate") == []
+    assert serious(page, "#report-evaluate") == []  # dark

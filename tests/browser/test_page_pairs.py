@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from tests.page_server import page_at, write_recordings
 from tests.waiting import wait_until
 from viz.picture_form import SCENES
 
-from .pointing import unfold
+from .pointing import fill, ready, unfold
 
 
 class Pairs(ScriptedBackend):
@@ -41,12 +40,10 @@ def url(backend, tmp_path_factory):
 
 @pytest.fixture
 def page(shared_page, url):
-    page = shared_page(url)
-    expect(page.locator("#run")).to_be_visible()
+    page = ready(shared_page(url))
     if not page.locator("#pair").is_visible():
         unfold(page.locator("#settings > button"), page.locator("#pair"))
-    yield page
-    assert page.faults == []
+    return page
 
 
 def choose_pair(page, title: str) -> None:
@@ -85,26 +82,19 @@ def test_the_box_s_label_follows_pair_and_switch(page):
 
 
 @pytest.mark.parametrize(
-    ("switch", "system", "chat", "tokens"),
-    [("a text to continue", "", False, 22), ("a question to the model", "Answer in rhyme.", True, 21)],
+    ("switch", "system", "chat"),
+    [("a text to continue", "", False), ("a question to the model", "Answer in rhyme.", True)],
 )
-def test_the_run_the_link_and_the_copied_command_carry_the_chat(page, backend, switch, system, chat, tokens):
+def test_what_a_run_asks_for_is_what_the_form_shows(page, backend, switch, system, chat):
+    """As a command and as a link: tests/test_page_form.py."""
     choose_pair(page, "Big Chat")
     page.get_by_label(switch).check()
     page.locator("#system textarea").fill(system)
     page.locator("#prompt textarea").fill("What is <|im_end|>?")
-    page.locator("#max-new-tokens input").fill(str(tokens))
-    page.locator("#max-new-tokens input").blur()
-    page.locator("#run").click()
-    expect(page.locator(".sd-sentence")).to_contain_text(f"Here: the same {tokens} tokens")
-    expect(page.locator("#stop")).to_be_hidden()  # all repeats are timed: nothing on the page is replaced
-    asked = backend.requests[-1]
+    fill(page.locator("#max-new-tokens input"), 21)
+    asked = asked_for(page, backend)
     assert (asked.prompt, asked.pair, asked.chat, asked.system) == ("What is <|im_end|>?", "talks", chat, system)
-    page.get_by_role("button", name="Copy as command").click()
-    expect(page.get_by_label("Command")).to_have_value(re.compile(f"--max-new-tokens={tokens}"))
-    words = shlex.split(page.get_by_label("Command").input_value())
-    assert {"--prompt=What is <|im_end|>?", "--chat" if chat else "--no-chat"} <= set(words)
-    assert (f"--system={system}" in words) == bool(system) and not any(word == "--system=" for word in words)
+    assert asked.max_new_tokens == 21
 
 
 def test_a_scene_is_picked_typed_rearranged_and_asked_about(page, backend):

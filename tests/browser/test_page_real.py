@@ -13,9 +13,17 @@ from tests.page_server import page_at, write_recordings
 from tests.quick_jobs import HeldJobs
 from tests.waiting import wait_until
 
-from .pointing import unfold
+from .opening import WAIT
+from .pointing import fill, finished, ready, run_box, unfold
 
-WAIT = 400_000  # ms; loading torch and the pair, and measuring, on a busy machine
+LONG = 400_000  # ms; loading torch and the pair, and measuring, on a busy machine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience():
+    expect.set_options(timeout=LONG)
+    yield
+    expect.set_options(timeout=WAIT)
 
 
 class TinyBackend(LocalBackend):
@@ -46,39 +54,27 @@ def served(tiny_pair, tmp_path_factory, go):
         yield url, backend
 
 
-def measure_drafts(page):
-    """Open the tab, ask for the least and press Run here; returns the tab's panel."""
-    page.get_by_role("tab", name="Drafts").click()
-    panel = page.locator("[role=tabpanel]:visible")
-    unfold(panel.get_by_text("Measure again here"), panel.get_by_role("spinbutton", name="Test prompts"))
-    for name, value in (
-        ("Test prompts", "1"),
-        ("of them on the clock", "1"),
-        ("Minutes on the clock, at most", "0.01"),
-    ):
-        field = panel.get_by_role("spinbutton", name=name)
-        field.fill(value)
-        field.blur()
-    panel.get_by_role("button", name="Run here").click()
-    return panel
-
-
 @pytest.mark.timeout(900)  # it loads torch
 def test_drafts_are_measured_to_the_end_with_a_run_in_line(served, go, shared_page):
     page = shared_page(served[0])
-    panel = measure_drafts(page)
-    expect(panel.locator(".sp-status")).to_contain_text("Measuring what draft steps and checks cost", timeout=WAIT)
+    page.get_by_role("tab", name="Drafts").click()
+    panel = page.locator("[role=tabpanel]:visible")
+    unfold(panel.get_by_text("Measure again here"), panel.get_by_role("spinbutton", name="Test prompts"))
+    least = {"Test prompts": 1, "of them on the clock": 1, "Minutes on the clock, at most": 0.01}
+    for name, value in least.items():
+        fill(panel.get_by_role("spinbutton", name=name), value)
+    panel.get_by_role("button", name="Run here").click()
+    expect(panel.locator(".sp-status")).to_contain_text("Measuring what draft steps and checks cost")
     page.get_by_role("tab", name="Race").click()
     page.locator("#run").click()
-    expect(page.locator("#race .sp-status")).to_contain_text("Waiting: one run is ahead of yours", timeout=WAIT)
+    expect(page.locator("#race .sp-status")).to_contain_text("Waiting: one run is ahead of yours")
     page.locator("#stop").click()
-    expect(page.locator("#race .sp-status")).to_have_text("Stopped.", timeout=WAIT)
+    expect(page.locator("#race .sp-status")).to_have_text("Stopped.")
     page.get_by_role("tab", name="Drafts").click()
     go.touch()
-    expect(panel.locator(".sp-stamp")).to_contain_text("Measured here", timeout=WAIT)
-    expect(panel.get_by_role("button", name="Run here")).to_be_visible(timeout=WAIT)
+    expect(panel.locator(".sp-stamp")).to_contain_text("Measured here")
+    expect(panel.get_by_role("button", name="Run here")).to_be_visible()
     expect(panel.locator(".sp-table").first).to_contain_text("ngram")
-    assert page.faults == []
 
 
 @pytest.mark.timeout(600)  # it loads torch again
@@ -86,35 +82,25 @@ def test_a_real_run_a_crash_and_a_real_run_again(served, shared_page):
     url, backend = served
     page = shared_page(url)
     page.get_by_role("tab", name="Race").click()
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    ready(page)
     unfold(page.locator("#settings > button"), page.get_by_label("or your own target"))
     page.get_by_label("or your own target").fill(backend.models["target"])
-    page.get_by_label("with this draft").fill(backend.models["draft"])
-    page.get_by_label("with this draft").blur()
+    fill(page.get_by_label("with this draft"), backend.models["draft"])
     lanes = page.locator("#lanes")
     while lanes.locator(".token", has_text="disco").count():  # needs a fitted head
         lanes.locator(".token", has_text="disco").locator(".token-remove").click()
-    page.locator("#max-new-tokens input").fill("30")
-    page.locator("#max-new-tokens input").blur()
-    page.locator("#prompt textarea").fill("Hello, wörld 👩‍👩‍👧‍👦 <script>window.hacked=1</script>")
-    page.locator("#run").click()
-    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
-    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
-    expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
-    expect(page.locator(".sd-verdict")).to_contain_text("ame text", timeout=WAIT)
-    page.locator("#max-new-tokens input").fill("1800")  # long enough to be killed in the middle
-    page.locator("#max-new-tokens input").blur()
-    page.locator("#run").click()
-    expect(page.locator("#stop")).to_be_visible(timeout=WAIT)
-    wait_until(lambda: backend._running is not None, WAIT / 1000)  # killed before, it would only start again
-    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
-    expect(page.locator(".sd-text:visible .sd-tk").nth(10)).to_be_visible(timeout=WAIT)
+    prompt = "Hello, wörld 👩‍👩‍👧‍👦 <script>window.hacked=1</script>"
+    run_box(page, prompt)
+    finished(page)
+    expect(page.locator(".sd-verdict")).to_contain_text("ame text")
+    run_box(page, prompt, tokens=1800)  # long enough to be killed in the middle
+    expect(page.locator("#stop")).to_be_visible()
+    wait_until(lambda: backend._running is not None, LONG / 1000)  # killed before, it would only start again
+    expect(page.locator(".sd-badge")).to_contain_text("live")
+    expect(page.locator(".sd-text:visible .sd-tk").nth(10)).to_be_visible()
     os.kill(backend._worker._process.pid, signal.SIGKILL)
-    expect(page.locator(".sp-fault")).to_contain_text("process that runs the models", timeout=WAIT)
+    expect(page.locator(".sp-fault")).to_contain_text("process that runs the models")
     assert page.locator(".sd-text:visible .sd-tk").count() > 10  # what had arrived stays
-    page.locator("#max-new-tokens input").fill("20")
-    page.locator("#max-new-tokens input").blur()
-    page.locator("#run").click()
-    expect(page.locator(".sd-sentence")).to_contain_text("20 tokens", timeout=WAIT)
+    run_box(page, prompt, tokens=20)
+    expect(page.locator(".sd-sentence")).to_contain_text("20 tokens")
     assert page.evaluate("window.hacked") is None
-    assert page.faults == []

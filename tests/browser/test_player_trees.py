@@ -7,6 +7,7 @@ import pytest
 from decoding.records.proposal import depths_of, path_to
 from decoding.records.request import CompareRequest
 from decoding.records.text import whole_text
+from tests.browser.opening import PHONE
 from tests.browser.player_pages import hear_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.browser.pointing import serious_light_or_dark
 from tests.toy import ToyPair, finished_run
@@ -16,7 +17,6 @@ from viz.player.payload import run_payload
 
 LANES = ["autoregressive", "tree:8", "static:3"]
 TREE = 1  # its lane
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +30,14 @@ def branching(run) -> int:
     return next(i for i, found in enumerate(fates) if found >= {"accepted", "rejected", "dropped"})
 
 
-@pytest.fixture(scope="module")
-def export(browser, tmp_path_factory, run):
-    page = open_export(browser, tmp_path_factory.mktemp("tree"), run)
-    yield page
-    page.context.close()
-
-
 @pytest.fixture
-def page(export):
-    """The run at its end, as its export shows it."""
-    export.mouse.move(2, 2)
-    export.evaluate("player.load(player.payload)")
-    stop_at(export, 1)
-    yield export
-    assert export.faults == []
+def page(browser, shared, tmp_path, run):
+    """The run's export at its end."""
+    page = shared("export", lambda: open_export(browser, tmp_path, run))
+    page.mouse.move(2, 2)
+    page.evaluate("player.load(player.payload)")
+    stop_at(page, 1)
+    return page
 
 
 def fork(page, iteration: int):
@@ -122,28 +115,23 @@ def test_the_text_and_the_counts_of_a_tree_lane_are_the_runs(page, run):
     assert page.locator(f".sd-text[data-lane='{TREE}'] .sd-fork").count()
 
 
-def test_a_tree_fits_a_phone_and_axe_finds_nothing_serious(browser, tmp_path, run):
-    page, number = open_export(browser, tmp_path, run, bypass_csp=True, **PHONE), branching(run)
+def test_a_tree_fits_a_phone_and_axe_finds_nothing_serious(opened, run):
+    page, number = opened(run, bypass_csp=True, **PHONE), branching(run)
     stop_at(page, 1)
     page.locator(".sd-chip").nth(TREE).tap()
     fork(page, number).tap()
     page.locator(".sd-pop.sd-sheet .sd-tree").wait_for(state="visible")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert serious_light_or_dark(page) == []
-    assert page.faults == []
-    page.context.close()
 
 
-def test_step_by_step_shows_a_place_after_the_other(browser, run, tmp_path):
+def test_step_by_step_shows_a_place_after_the_other(opened, run):
     number = branching(run)
     it = run.lanes[TREE].iterations[number]
     show = {"view": "steps", "lane": "tree:8", "iteration": number}
     lesson = {"id": "tree", "title": "T", "about": "a", "minutes": 1, "recording": "tree"}
     steps = [{"title": "One", "text": ["Text."], "show": show}]
-    file = tmp_path / "lesson.html"
-    file.write_text(export_lesson({**lesson, "steps": steps}, run_payload(run, details=True)), encoding="utf-8")
-    page = browser.new_page()
-    page.goto(file.as_uri())
+    page = opened(export_lesson({**lesson, "steps": steps}, run_payload(run, details=True)))
     said, seen, spent = [], [], []
     for _ in range(40):
         said.append(page.locator(".sl-caption .sl-sentence").inner_text())
@@ -166,4 +154,3 @@ def test_step_by_step_shows_a_place_after_the_other(browser, run, tmp_path):
         place = depths_of(it.parents)[index] + 1
         said = page.locator(".sl-caption .sl-sentence").inner_text()
         assert ("thrown away" in said) if token.fate == "dropped" else said.startswith(f"Place {place}: ")
-    page.close()
