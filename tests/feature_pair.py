@@ -2,23 +2,23 @@
 
 import json
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, copytree
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from decoding.engines.pair import Pair, load_pair
 from decoding.engines.slim import FEATURE_FILE
 from decoding.records import pairs
-from training.align.feature import HeadsDraft
+from training.align.feature import BlockDraft, HeadsDraft
 
 from .tiny_pair import make_lively_pair
 
 PROMPT = "def f(x):\n    return"
 LAYERS = (1, -1)
 WIDTH = 32
-N_HEADS = 3
+N_HEADS, N_BLOCK = 3, 4
 
 
 def make_feature_pair(models: Path, seed: int = 1) -> Path:
@@ -43,6 +43,7 @@ def make_feature_pair(models: Path, seed: int = 1) -> Path:
     }
     save_file(projections, folder / "draft" / FEATURE_FILE)
     _make_heads(folder, target)
+    _make_block(folder, target)
     described = {
         "name": "tiny",
         "target": "target",
@@ -50,6 +51,7 @@ def make_feature_pair(models: Path, seed: int = 1) -> Path:
             "feature": {"folder": "draft", "kind": pairs.FEATURE, "layers": list(LAYERS)},
             "text": "draft",
             "heads": {"folder": "heads", "kind": pairs.HEADS, "layers": [-1]},
+            "block": {"folder": "block", "kind": pairs.BLOCK, "layers": list(LAYERS)},
         },
         "default_draft": "feature",
     }
@@ -58,27 +60,45 @@ def make_feature_pair(models: Path, seed: int = 1) -> Path:
 
 
 def _make_heads(folder: Path, target: str) -> None:
-    """A draft of N_HEADS parallel heads, trained for a moment on the target's text after PROMPT: some guesses hold."""
+    """A draft of N_HEADS parallel heads."""
     model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
-    ids = torch.tensor([AutoTokenizer.from_pretrained(target).encode(PROMPT)])
-    ids = model.generate(ids, max_new_tokens=60, min_new_tokens=60, do_sample=False, eos_token_id=None)
-    with torch.no_grad():
-        states = model(ids, output_hidden_states=True).hidden_states[-1][:, :-1, None]
     trunk = LlamaForCausalLM(LlamaConfig(**{**model.config.to_dict(), "num_hidden_layers": 0}))
     trunk.load_state_dict(model.state_dict(), strict=False)
     draft = HeadsDraft(trunk, N_HEADS)
-    optimiser = torch.optim.Adam(draft.heads.parameters(), lr=0.05)
+    _train(draft, model, (-1,), N_HEADS)
+    trunk.save_pretrained(folder / "heads")
+    save_file({name: value.detach() for name, value in draft.stored().items()}, folder / "heads" / FEATURE_FILE)
+
+
+def _make_block(folder: Path, target: str) -> None:
+    """A draft that guesses N_BLOCK tokens in one pass, with the layers and the projections of the feature draft."""
+    model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32)
+    draft, shared = BlockDraft(model, LAYERS, N_BLOCK), load_file(folder / "draft" / FEATURE_FILE)
+    draft.take(shared)
+    _train(draft, model, LAYERS, N_BLOCK)
+    copytree(folder / "draft", folder / "block")
+    own = {name: value.detach() for name, value in draft.stored().items()}
+    kept = {name: value for name, value in shared.items() if not name.startswith("own")}
+    save_file(kept | own, folder / "block" / FEATURE_FILE)
+
+
+def _train(draft: HeadsDraft | BlockDraft, target: LlamaForCausalLM, layers: tuple[int, ...], guesses: int) -> None:
+    """For a moment, on the target's text after PROMPT: some guesses hold."""
+    tokenizer = AutoTokenizer.from_pretrained(target.name_or_path)
+    ids = torch.tensor([tokenizer.encode(PROMPT)])
+    ids = target.generate(ids, max_new_tokens=60, min_new_tokens=60, do_sample=False, eos_token_id=None)
+    with torch.no_grad():
+        found = target(ids, output_hidden_states=True).hidden_states
+        states = torch.stack([found[layer] for layer in layers], 2)[:, :-1]
+    optimiser = torch.optim.Adam([one for one in draft.parameters() if one.requires_grad], lr=0.05)
     for _ in range(35):
-        guesses = draft.unroll(ids[:, 1:], states, N_HEADS)
         losses = [
-            torch.nn.functional.cross_entropy(trunk.lm_head(guess.float())[0, step:-1], ids[0, step + 2 :])
-            for step, guess in enumerate(guesses)
+            torch.nn.functional.cross_entropy(draft.trunk.lm_head(guess.float())[0, step:-1], ids[0, step + 2 :])
+            for step, guess in enumerate(draft.unroll(ids[:, 1:], states, guesses))
         ]
         optimiser.zero_grad()
         torch.stack(losses).sum().backward()
         optimiser.step()
-    trunk.save_pretrained(folder / "heads")
-    save_file({name: value.detach() for name, value in draft.stored().items()}, folder / "heads" / FEATURE_FILE)
 
 
 def load_feature_pair(models: Path, monkeypatch, dtype: str = "float32") -> Pair:

@@ -27,15 +27,15 @@ from decoding.lookahead.lanes import parse_lane
 from decoding.records import pairs
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Chain
-from training.align.feature import FeatureDraft
+from training.align.feature import BlockDraft, FeatureDraft
 
 from .commands import command
-from .feature_pair import LAYERS, N_HEADS, PROMPT, WIDTH, load_feature_pair, make_feature_pair
+from .feature_pair import LAYERS, N_BLOCK, N_HEADS, PROMPT, WIDTH, load_feature_pair, make_feature_pair
 from .learned_heads import make_heads
 from .runs import make_costs
 from .toy import quick_run, shape_of
 
-DRAFTS = ("feature", "heads")
+DRAFTS = ("feature", "heads", "block")
 COSTS = make_costs(0.1, 0.1, drafts=DRAFTS, overhead=0.0)  # a tree stays within what is recorded
 ENGINES = ("lean", "transformers", "cuda")
 LENGTH, LARGEST_TREE = 32, 16
@@ -66,7 +66,11 @@ def pair(request, models):
     if request.param == "cuda":
         folder = models / "tiny"
         pair.target = _on_fixed_buffers(folder / "target")
-        for name, place, n_layers in (("feature", "draft", len(LAYERS)), ("heads", "heads", 1)):
+        for name, place, n_layers in (
+            ("feature", "draft", len(LAYERS)),
+            ("heads", "heads", 1),
+            ("block", "block", len(LAYERS)),
+        ):
             pair._drafts[name] = _on_fixed_buffers(folder / place)
             pair._drafts[name].take_projections(load_file(folder / place / FEATURE_FILE), n_layers)
     return pair
@@ -99,13 +103,13 @@ def text_of_generate(models, prompt: tuple[int, ...], tokens: int) -> list[int]:
 
 
 @torch.no_grad()
-def guesses_of_training(models, text: list[int], steps: int) -> np.ndarray:
+def guesses_of_training(models, text: list[int], steps: int, name: str = "feature") -> np.ndarray:
     """[steps, length]: the guess of each step at each position of ``text`` as training computes it."""
     target, trunk = (
-        LlamaForCausalLM.from_pretrained(models / "tiny" / name, dtype=torch.float32) for name in ("target", "draft")
+        LlamaForCausalLM.from_pretrained(models / "tiny" / which, dtype=torch.float32) for which in ("target", "draft")
     )
-    draft = FeatureDraft(trunk, LAYERS)
-    draft.load_state_dict(load_file(models / "tiny" / "draft" / FEATURE_FILE), strict=False)
+    draft = BlockDraft(trunk, LAYERS, N_BLOCK) if name == "block" else FeatureDraft(trunk, LAYERS)
+    draft.take(load_file(models / "tiny" / ("block" if name == "block" else "draft") / FEATURE_FILE))
     ids = torch.tensor([text])
     found = target(ids, output_hidden_states=True).hidden_states
     states = torch.stack([found[layer] for layer in LAYERS], 2)
@@ -135,17 +139,36 @@ def test_the_command_compares_any_draft_of_a_pair(models, monkeypatch):
     assert "no draft" in command(*asked, "--draft=other").err
 
 
-def test_its_guesses_are_those_of_training(pair, models):
-    """As long as they hold, since training reads the text, and with the first that does not."""
-    prompt, run = run_lane(pair, "feature/static:4")
+@pytest.mark.parametrize("draft", ["feature", "block"])
+def test_its_guesses_are_those_of_training(pair, models, draft):
+    """As long as they hold, since training reads the text, and with the first that does not; of a block all."""
+    prompt, run = run_lane(pair, f"{draft}/static:4")
     text = [*prompt.ids, *run.output]
-    expected, compared = guesses_of_training(models, text, 4), []
+    expected, compared = guesses_of_training(models, text, 4, draft), []
     for iteration in run.iterations:
         last = len(prompt) + iteration.start - 1
-        for step, guess in enumerate(iteration.drafted[: iteration.n_accepted + 1]):
+        guesses = iteration.drafted if draft == "block" else iteration.drafted[: iteration.n_accepted + 1]
+        for step, guess in enumerate(guesses[: len(text) - last]):
             assert guess == expected[step, last + step]
             compared.append(step)
     assert set(compared) == {0, 1, 2, 3}
+
+
+def test_a_block_ends_with_the_context(models, monkeypatch):
+    pair = load_feature_pair(models, monkeypatch)
+    model, prompt = pair.draft("block"), pair.encode_prompt(PROMPT)
+    model.max_length = len(prompt) + 8
+    _, run = run_lane(pair, "block/static:4")
+    assert run.output == text_of_generate(models, tuple(prompt.ids), 32)
+    longest = [len(iteration.drafted) for iteration in run.iterations if iteration.start >= 6]
+    assert max(longest[:2]) < N_BLOCK and not any(longest[3:])
+
+
+def test_a_block_needs_its_projections(own_models, monkeypatch):
+    described = own_models / "tiny" / "pair.json"
+    described.write_text(described.read_text().replace('"kind": "block"', '"kind": "feature"'))
+    with pytest.raises(UserError, match="has no projections of hidden states for its kind"):
+        run_lane(load_feature_pair(own_models, monkeypatch), "block/static:2")
 
 
 def test_heads_guess_at_once_and_no_more_than_they_are(pair):
@@ -252,7 +275,8 @@ def test_all_lanes_agree_in_bfloat16(models, monkeypatch):
 
 @pytest.mark.parametrize("rule", ["coupling", "sampling"])
 def test_it_runs_above_temperature_zero(lean, rule):
-    lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.2", "heads/static:3", "heads/tree:4"]
+    lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.2"]
+    lanes += ["heads/static:3", "heads/tree:4", "block/static:3", "block/tree:4"]
     run = quick_run(lanes, lean, PROMPT, max_new_tokens=16, temperature=0.8, rule=rule)
     assert rule == "sampling" or all(trace.verdict.same for trace in run.lanes)
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
+from decoding.engines.projections import read_projections
 from decoding.engines.slim import is_slim, materialise, read_head_ids
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import CELLS, FILE, N_LEVELS, Ngrams, read_ngrams
 from tests.tiny_models import tiny_config
-from training.align.draft_folder import save_slim
+from training.align.draft_folder import save_slim, write_projections
 from training.align.recipes import Recipe, start_draft
 
 HEAD = torch.tensor([3, 5, 8, 40])
@@ -64,6 +65,22 @@ def test_embeddings_and_shared_layers_are_not_stored(target: Path, tmp_path: Pat
     names = list(load_file(tmp_path / "own.safetensors"))
     assert "model.norm.weight" in names
     assert not [name for name in names if "embed" in name or "layers.0." in name or "layers.1." in name]
+
+
+def test_a_draft_may_share_the_weights_of_another(target: Path, tmp_path: Path) -> None:
+    draft, _ = start_draft(Recipe((0, 3), 4, ""), load(target))
+    first, second = tmp_path / "first", tmp_path / "second"
+    save_slim(draft, first, HEAD)
+    write_projections(first, {"fuse.weight": torch.ones(2, 2), "scale": torch.ones(2)})
+    save_slim(draft, second, HEAD, trunk=first)
+    write_projections(second, {"block.weight": torch.zeros(2, 2, 2)})
+    assert not list(second.glob("own*"))
+    folder, ids = materialise(second, target, tmp_path / "whole"), torch.tensor([[1, 7, 9, 30]])
+    assert torch.equal(load(folder)(ids).logits, load(materialise(first, target, tmp_path / "other"))(ids).logits)
+    assert set(read_projections(folder)) == {"fuse.weight", "scale", "block.weight"}
+    write_projections(first, {"fuse.weight": torch.zeros(2, 2)})
+    with pytest.raises(UserError, match="was made from another first: fetch both"):
+        materialise(second, target, tmp_path / "again")
 
 
 def test_other_targets_draft_is_refused(target: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from decoding.engines.projections import read_projections
-from decoding.engines.slim import own_weights, read_head_ids
+from decoding.engines.slim import own_weights, read_head_ids, trunk_of
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop
@@ -323,10 +323,13 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     for module in (feature_run, install):
         monkeypatch.setattr(module, "TEXTS", folder)
     plan = replace(feature_run.YOUNG, batch_tokens=1024)
-    own = {"feature": ((1, 2), (0,), 0), "heads": ((2,), (), 3), feature_run.TEXT_ONLY: ((), (0,), 0)}
-    for name, (layers, kept, heads) in own.items():
-        recipe = feature_run.FeatureRecipe(layers, "one-layer", kept, plan, heads)
-        monkeypatch.setitem(feature_run.RECIPES, name, recipe)
+    own = {"feature": ((1, 2), (0,), {}), "heads": ((2,), (), {"heads": 3}), feature_run.TEXT_ONLY: ((), (0,), {})}
+    for name, (layers, kept, more) in own.items():
+        monkeypatch.setitem(
+            feature_run.RECIPES, name, feature_run.FeatureRecipe(layers, "one-layer", kept, plan, **more)
+        )
+    in_one_pass = feature_run.FeatureRecipe((1, 2), "feature", (0,), plan, block=4)
+    monkeypatch.setitem(feature_run.RECIPES, "block", in_one_pass)
     distil.distil("one-layer", "kl", tokens=3000)
     for folder in (tiny_places / "drafts" / "one-layer", tiny_places / "drafts" / "captions"):
         shutil.copytree(distil.DRAFTS / "one-layer", folder)
@@ -354,6 +357,12 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     assert facts["drafts"]["three-layers"] == ROWS["drafts"]["three-layers"]
     assert facts["drafts"]["one-layer"]["tokens"] >= 6000 + 9 and facts["drafts"]["one-layer"]["head_rows"] == 20
     assert facts["reading"]["drafts"]["feature"]["tokens"] >= 6000
+    align("feature", "block", "--tokens", "3000")  # from the feature draft as it is installed, whose weights it shares
+    assert read_projections(distil.DRAFTS / "block").keys() == {"block.weight", "block.bias"}
+    align("install")
+    described["block"] = {"folder": "drafts/block", "kind": "block", "layers": [1, 2]}
+    assert json.loads((tiny_places / "pair.json").read_text())["drafts"] == described
+    assert trunk_of(tiny_places / "drafts" / "block") == tiny_places / "drafts" / "feature"
     card = (tiny_places / "README.md").read_text()
     assert "| feature | one-layer | layers 1, 2 |" in card and "reads the text alone: " in card
 

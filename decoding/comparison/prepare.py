@@ -16,17 +16,23 @@ from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..lookahead.spec import all_specs
 from ..loop.acceptance import AcceptanceRule, make_rule
+from ..loop.block_drafting import BlockDraft
 from ..loop.device_drafting import DeviceDraft, works_on_device
 from ..loop.drafting import MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
 from ..loop.feature_drafting import FeatureDraft
 from ..loop.heads_drafting import HeadsDraft
 from ..loop.limits import Limits, StopStrings
-from ..records.pairs import FEATURE, HEADS, TEXT_MODEL
+from ..records.pairs import BLOCK, FEATURE, HEADS, TEXT_MODEL
 from ..records.pairs import MODEL_FREE as WORDS
 from ..records.request import DEFAULT_LANES, CompareRequest, check_request
 from ..records.trace import ModelInfo
 
-KINDS: dict[str, type[ModelDraft]] = {TEXT_MODEL.kind: ModelDraft, FEATURE: FeatureDraft, HEADS: HeadsDraft}
+KINDS: dict[str, type[ModelDraft]] = {
+    TEXT_MODEL.kind: ModelDraft,
+    FEATURE: FeatureDraft,
+    HEADS: HeadsDraft,
+    BLOCK: BlockDraft,
+}
 """As pair.json names them."""
 ALL_FEATURES = frozenset({"p", "entropy", "top10", "margin", "proposer", "hidden"})
 

@@ -99,10 +99,12 @@ class FeatureModel(CachedModel, Protocol):
         by parallel heads (projections.py).
         """
 
-    def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
+    def extend_with(
+        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
+    ) -> torch.Tensor:
         """As ``extend`` with ``added`` [n, hidden_size] added to the embeddings of ``ids``.
 
-        Returns only the logits after the last of them, [1, vocab].
+        Returns only the logits after the ``last`` of them, [last, vocab].
         """
 
 

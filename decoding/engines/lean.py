@@ -261,9 +261,11 @@ class LeanModel(CachedModel):
         return self.head(self._read(ids, ROW_CHUNK, branches))
 
     @torch.inference_mode()
-    def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
+    def extend_with(
+        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
+    ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
-        return self.head(self._read(ids, ROW_CHUNK, branches, added=added)[-1:])
+        return self.head(self._read(ids, ROW_CHUNK, branches, added=added)[-last:])
 
     def _read(
         self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import UserError
-from ..records.pairs import FEATURE, HEADS, TEXT_MODEL, DraftKind, find_pair, name_pair
+from ..records.pairs import BLOCK, FEATURE, HEADS, TEXT_MODEL, DraftKind, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
@@ -155,7 +155,7 @@ def load_pair(
 
     def load_draft(which: str) -> CachedModel:
         kind = described.kind_of(which)
-        if kind.kind not in (TEXT_MODEL.kind, FEATURE, HEADS):
+        if kind.kind not in (TEXT_MODEL.kind, FEATURE, HEADS, BLOCK):
             raise UserError(
                 f"The draft {which} is of the kind {kind.kind}, which this version cannot load: choose another draft."
             )

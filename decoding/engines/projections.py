@@ -2,7 +2,9 @@
 
 A feature draft has projections of them into the input of its Llama trunk. EAGLE-3 (Li et al. 2025, section 3.1): at
 each position the draft reads its token's embedding and the target's hidden states of the token before, after several
-layers; where the target has not been yet, its own last state there.
+layers; where the target has not been yet, its own last state there. A block draft makes all its guesses in one pass
+(DFlash: Chen, Liang and Liu 2026): in the places after the text it reads the text's last token again, each time with
+another projection of what it read there.
 
 Parallel heads read one state of the target, and nothing else (Medusa-1: Cai et al. 2024, section 2.1).
 """
@@ -22,6 +24,7 @@ from .linears import DenseLinear, Linear
 from .slim import FEATURE_FILE
 
 HEADS_WEIGHT, HEADS_BIAS = "heads.weight", "heads.bias"
+BLOCK_WEIGHT, BLOCK_BIAS = "block.weight", "block.bias"
 
 
 class Projections:
@@ -29,7 +32,8 @@ class Projections:
 
     ``weights``: "fuse.weight" [width, layers * width] for the target's states of that many layers, each divided by its
     root mean square, and "own.weight" [width, width] for the draft's last state; both read (x - centre) * scale, with
-    "centre", "scale" [layers * width], "own_centre" and "own_scale" [width]. Raises UserError for others.
+    "centre", "scale" [layers * width], "own_centre" and "own_scale" [width]. A block draft has BLOCK_WEIGHT
+    [n - 1, width, width] and BLOCK_BIAS [n - 1, width] in place of what is "own". Raises UserError for others.
     """
 
     def __init__(
@@ -42,25 +46,32 @@ class Projections:
         weight_format: WeightFormat | None = None,
     ) -> None:
         """``weight_format``: how the lean engine holds the matrices; None: as they are, in ``dtype``."""
-        _check(weights, layers, width)
-        self.dtype, self.layers, self.width = dtype, layers, width
+        self.n = 1 + len(weights.get(BLOCK_WEIGHT, ()))  # guesses of one pass
+        _check(weights, layers, width, self.n - 1)
+        self.dtype, self.width = dtype, width
+        self.linears: list[Linear] = []
+
+        def product(weight: Tensor, bias: Tensor) -> Linear:
+            self.linears.append(_product(weight, bias.to(dtype), weight_format))
+            return self.linears[-1]
 
         def linear(name: str, centre: Tensor) -> Linear:
             weight = weights[f"{name}.weight"].to(device, dtype)
             made = _product(weight, None, weight_format)
             with torch.inference_mode():
                 offset = made(centre.to(device, made.dtype)[None])[0].float()
-            return _product(weight, (-offset).to(dtype), weight_format)
+            return product(weight, -offset)
 
-        scale, own_scale = weights["scale"].float(), weights["own_scale"].float()
+        scale = weights["scale"].float()
         self.fuse = linear("fuse", weights["centre"].float() * scale)
-        self.own = linear("own", weights["own_centre"].float() * own_scale)
         self._scale = (scale * width**0.5).view(layers, width).to(device)  # for |x| in place of its root mean square
-        self._own_scale = own_scale.to(device)
-
-    @property
-    def linears(self) -> list[Linear]:
-        return [self.fuse, self.own]
+        if self.n > 1:
+            weight, bias = (weights[name].to(device, dtype).flatten(0, 1) for name in (BLOCK_WEIGHT, BLOCK_BIAS))
+            self.block = product(weight, bias)
+        else:
+            own_scale = weights["own_scale"].float()
+            self.own = linear("own", weights["own_centre"].float() * own_scale)
+            self._own_scale = own_scale.to(device)
 
     @property
     def parameters(self) -> int:
@@ -78,6 +89,11 @@ class Projections:
     def of_own(self, state: Tensor) -> Tensor:
         """Of the draft's own last states, [n, width]."""
         return self.own((state * self._own_scale).to(self.own.dtype)).to(self.dtype)
+
+    @torch.inference_mode()
+    def of_block(self, fused: Tensor) -> Tensor:
+        """Of what is added to the text's last token, [1, width]: what is added in later places, [n - 1, width]."""
+        return self.block(fused.to(self.block.dtype)).view(self.n - 1, self.width).to(self.dtype)
 
 
 class ParallelHeads:
@@ -121,10 +137,14 @@ def _product(weight: Tensor, bias: Tensor | None, weight_format: WeightFormat | 
     return DenseLinear(weight, bias) if weight_format is None else weight_format.linear([weight], bias, [None])
 
 
-def _check(weights: Mapping[str, Tensor], layers: int, width: int) -> None:
+def _check(weights: Mapping[str, Tensor], layers: int, width: int, later: int) -> None:
     wide = layers * width
-    shapes = {"fuse.weight": (width, wide), "own.weight": (width, width), "centre": (wide,), "scale": (wide,)}
-    _check_shapes(weights, shapes | {"own_centre": (width,), "own_scale": (width,)}, layers, width)
+    shapes: dict[str, tuple[int, ...]] = {"fuse.weight": (width, wide), "centre": (wide,), "scale": (wide,)}
+    if later:
+        shapes |= {BLOCK_WEIGHT: (later, width, width), BLOCK_BIAS: (later, width)}
+    else:
+        shapes |= {"own.weight": (width, width), "own_centre": (width,), "own_scale": (width,)}
+    _check_shapes(weights, shapes, layers, width)
 
 
 def _check_shapes(

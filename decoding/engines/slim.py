@@ -4,7 +4,9 @@ A slim draft's folder holds:
 
 - ``config.json``: its Llama configuration, with the target's vocabulary and tied embeddings;
 - ``draft.json``: ``target_layers``, the numbers of the target's layers that are its first layers unchanged (an early
-  exit: Elhoushi et al. 2024, "LayerSkip"), often none;
+  exit: Elhoushi et al. 2024, "LayerSkip"), often none; ``trunk``, if it differs from another draft in nothing but
+  ``feature.safetensors``: that draft's ``folder``, beside its own, and ``fingerprint``. It then has no own weights, and
+  its ``feature.safetensors`` only what the other one's lacks;
 - ``own*.safetensors``: the weights of its own in bfloat16, named as in ``LlamaForCausalLM``'s state dict, and, where
   it is not as wide as the target, ``projection`` (target's width, its width), by which the target's embeddings become
   its own;
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..files import whole_folder
+from ..records.fingerprint import fingerprint
 
 DRAFT_FILE, HEAD_FILE, OWN_FILES = "draft.json", "head_ids.json", "own*.safetensors"
 FEATURE_FILE = "feature.safetensors"
@@ -67,9 +70,31 @@ def materialise(draft: Path, target: Path, folder: Path) -> Path:
         for name in TOKENIZER_FILES:
             if (target / name).is_file():
                 shutil.copyfile(target / name, beside / name)
-        for name in (HEAD_FILE, FEATURE_FILE):
-            if (draft / name).is_file():
-                shutil.copyfile(draft / name, beside / name)
+        if (draft / HEAD_FILE).is_file():
+            shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
+        _write_features(draft, beside)
+    return folder
+
+
+def _write_features(draft: Path, folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights: dict[str, Tensor] = {}
+    for source in (trunk_of(draft), draft):
+        if source and (source / FEATURE_FILE).is_file():
+            weights |= load_file(source / FEATURE_FILE)
+    if weights:
+        save_file(weights, folder / FEATURE_FILE)
+
+
+def trunk_of(draft: Path) -> Path | None:
+    """The folder of the draft whose weights this one shares, if any. Raises UserError where it is another draft's."""
+    trunk = _read_json(draft / DRAFT_FILE).get("trunk")
+    if trunk is None:
+        return None
+    folder = draft.parent / Path(trunk["folder"]).name
+    if not is_slim(folder) or fingerprint(folder) != trunk["fingerprint"]:
+        raise UserError(f"The draft {draft.name} was made from another {folder.name}: fetch both drafts again.")
     return folder
 
 
@@ -96,7 +121,7 @@ def _write_model(draft: Path, target: Path, folder: Path) -> None:
 
 def whole_weights(draft: Path, target: Path) -> dict[str, Tensor]:
     """All weights of a slim draft: its own, and what it takes from the target, by their names."""
-    own = own_weights(draft)
+    own = own_weights(trunk_of(draft) or draft)
     taken = _read_json(draft / DRAFT_FILE)["target_layers"]
     projection = own.pop("projection", None)
     weights = dict(own)

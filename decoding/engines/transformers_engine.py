@@ -71,11 +71,13 @@ class TransformersModel(CachedModel):
         return self._forward(ids, len(ids), self._places(len(ids)) if branches is None else self._tree(branches))
 
     @torch.inference_mode()
-    def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
+    def extend_with(
+        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
+    ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         x = self._model.get_input_embeddings()(torch.tensor([ids], device=self._device)) + added
         places = self._places(len(ids)) if branches is None else self._tree(branches)
-        return self._forward(ids, 1, {"inputs_embeds": x} | places)
+        return self._forward(ids, last, {"inputs_embeds": x} | places)
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
         shape = (weights, layers, self.hidden_size, self._device, self._dtype)

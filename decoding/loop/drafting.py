@@ -151,7 +151,7 @@ class ModelDraft(DraftSource):
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""
         ids, position = self._head_ids, state.start + len(state.tokens)
-        row = self._read(self._unseen(text, state))
+        row = self._next_row(text, state)
         proposal = ModelProposal(*self._rule.propose(row, position, ids))
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
         return proposal
@@ -167,6 +167,10 @@ class ModelDraft(DraftSource):
             rows = [self._places[one] for one in path]
             row = self._read([state.tokens[node]], Branches(self._trunk, [rows]))
         return self._rule.siblings(row, state.start + len(path), node, self._head_ids)
+
+    def _next_row(self, text: list[int], state: DraftState) -> np.ndarray:
+        """Logits after the text and the tokens of ``state``."""
+        return self._read(self._unseen(text, state))
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
         """Logits after the last of ``unseen``, over the tokens that the draft can propose."""

@@ -27,6 +27,8 @@ class FeatureDraft(ModelDraft):
     this way are forgotten after the check, and the accepted ones are read again with the target's states.
     """
 
+    in_one_pass = False  # all guesses of an iteration
+
     @classmethod
     def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
         return DraftAbilities(text_only=False, layers=kind.layers)
@@ -35,10 +37,10 @@ class FeatureDraft(ModelDraft):
         self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
     ) -> None:
         super().__init__(name, model, rule, needs)
-        if not reads_states(model):
-            raise UserError(f"The draft {name} has no projections of hidden states: fetch it again.")
-        self._reads, self._project = model, model.projections
-        assert self._project is not None
+        projections = model.projections
+        if not reads_states(model) or projections is None or (projections.n > 1) != self.in_one_pass:
+            raise UserError(f"The draft {name} has no projections of hidden states for its kind: fetch it again.")
+        self._reads, self._project = model, projections
         self._rows: list[torch.Tensor] = []  # what is added to the tokens of the text, in parts
         self._n_rows = 0
         self._known = 0  # tokens that were read with the target's states
@@ -58,14 +60,12 @@ class FeatureDraft(ModelDraft):
         self._take(tuple(layer[places] for layer in read))
         self._known, self._last = 0, None
         if len(places) > 1:
-            self._read(prompt.text[:-1])
-            self._last = None
+            self._reads.extend_with(prompt.text[:-1], self._of_text(len(places) - 1))
 
     def observe(self, n_accepted: int, states: States) -> None:
         self._take(states)
 
     def _take(self, states: States) -> None:
-        assert self._project is not None
         self._rows.append(self._project.of_target(states))
         self._n_rows += len(self._rows[-1])
 
@@ -81,20 +81,16 @@ class FeatureDraft(ModelDraft):
         return found
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
-        assert self._project is not None
-        if self._last is None:
-            added = self._rows_from(self._model.length, len(unseen))
-            self._known = self._model.length + len(unseen)
-        else:
-            added = self._project.of_own(self._last)
+        added = self._of_text(len(unseen)) if self._last is None else self._project.of_own(self._last)
         logits = as_rows(self._reads.extend_with(unseen, added, branches))[-1]
         self._last = self._model.last_states[0][-1:]
         return logits if self._head_ids is None else logits[: len(self._head_ids)]
 
-    def _rows_from(self, first: int, n: int) -> torch.Tensor:
-        """What is added to the tokens ``first`` and following of the text, [n, hidden_size]."""
+    def _of_text(self, n: int) -> torch.Tensor:
+        """What is added to the next ``n`` tokens of the text, [n, hidden_size], which the draft is about to read."""
         import torch
 
+        first, self._known = self._model.length, self._model.length + n
         last = self._rows[-1]
         start = first - (self._n_rows - len(last))
         if start < 0:  # more than the last check brought: nothing was drafted meanwhile

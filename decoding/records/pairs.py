@@ -49,6 +49,7 @@ class DraftKind:
 TEXT_MODEL = DraftKind()  # a language model that reads the text
 FEATURE = "feature"  # the kind of a draft that also reads hidden states of the target (EAGLE-3, Li et al. 2025)
 HEADS = "heads"  # the kind of parallel heads on the target's last hidden state (Medusa-1, Cai et al. 2024)
+BLOCK = "block"  # the kind of a feature draft that guesses a block in one pass (as DFlash, Chen et al. 2026)
 
 
 class _DraftEntry(BaseModel):

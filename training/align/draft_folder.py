@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 
 from decoding.engines.slim import DRAFT_FILE, EMBEDDINGS, FEATURE_FILE, HEAD_FILE, OWN_FILES
 from decoding.files import write_whole
+from decoding.records.fingerprint import fingerprint
 from training.files import replacing_folder
 
 SHARD_SIZE = "9MB"
@@ -25,9 +26,11 @@ def save_slim(
     head_ids: Tensor,
     target_layers: Sequence[int] = (),
     projection: Tensor | None = None,
+    trunk: Path | None = None,
 ) -> None:
     """Writes the weights that the draft does not share with its target: neither its embeddings nor the
-    ``target_layers``. ``projection`` (target's width, draft's width), for a draft narrower than its target.
+    ``target_layers``. ``projection`` (target's width, draft's width), for a draft narrower than its target. ``trunk``:
+    the folder of a draft that has all of these weights.
     """
     shared = tuple(f"model.layers.{index}." for index in range(len(target_layers)))
     own = {
@@ -37,6 +40,9 @@ def save_slim(
     }
     if projection is not None:
         own["projection"] = projection.detach().bfloat16().contiguous()
+    described: dict[str, object] = {"target_layers": list(target_layers)}
+    if trunk:
+        own, described["trunk"] = {}, {"folder": trunk.name, "fingerprint": fingerprint(trunk)}
     with replacing_folder(folder) as new:
         save_torch_state_dict(own, new, filename_pattern="own{suffix}.safetensors", max_shard_size=SHARD_SIZE)
         (new / "own.safetensors.index.json").unlink(missing_ok=True)
@@ -45,7 +51,7 @@ def save_slim(
         config = model.config.__class__(**{**model.config.to_dict(), "dtype": "bfloat16"})
         config.architectures = ["LlamaForCausalLM"]
         config.save_pretrained(new)
-        (new / DRAFT_FILE).write_text(json.dumps({"target_layers": list(target_layers)}) + "\n")
+        (new / DRAFT_FILE).write_text(json.dumps(described) + "\n")
         write_head_ids(new, head_ids)
 
 

@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
 
 from decoding.engines.instructions import multiplies_bfloat16
-from decoding.engines.projections import HEADS_BIAS, HEADS_WEIGHT
+from decoding.engines.projections import BLOCK_BIAS, BLOCK_WEIGHT, HEADS_BIAS, HEADS_WEIGHT
 
 Memory = list[tuple[Tensor, Tensor]]
 """Keys and values (texts, kv_heads, length, head_dim) of one layer in each step so far."""
@@ -88,15 +88,21 @@ class FeatureDraft(nn.Module):
             places = torch.arange(ids.shape[1], device=ids.device)[None]
             turns = self.trunk.model.rotary_emb(embedded, places)
             memories: list[Memory] = [[] for _ in self.trunk.model.layers]
-            read = embedded + self.fused(states)
-            for _ in range(steps):
+            fused = self.fused(states)
+            read = embedded + fused
+            for step in range(1, steps + 1):
                 hidden = read
                 for layer, memory in zip(self.trunk.model.layers, memories):
                     assert isinstance(layer, LlamaDecoderLayer)
                     hidden = self._layer(layer, hidden, turns, memory)
                 last = self.trunk.model.norm(hidden)
                 yield last
-                read = embedded + self.own((last.float().roll(1, dims=1) - self.own_centre) * self.own_scale)
+                if step < steps:
+                    read = self._read_later(step, embedded, fused, last)
+
+    def _read_later(self, step: int, embedded: Tensor, fused: Tensor, last: Tensor) -> Tensor:
+        """What the draft reads for guess ``step`` after the first, if ``last`` are its states of the guess before."""
+        return embedded + self.own((last.float().roll(1, dims=1) - self.own_centre) * self.own_scale)
 
     def _layer(self, layer: LlamaDecoderLayer, x: Tensor, turns: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
         """One layer over (texts, length, width); appends this step's keys and values to ``memory``."""
@@ -129,6 +135,31 @@ def attend(query: Tensor, memory: Memory) -> Tensor:
     return found.flatten(1, 2).transpose(1, 2).flatten(-2)
 
 
+class BlockDraft(FeatureDraft):
+    """Guesses ``n`` tokens in one pass, as DFlash does (Chen, Liang and Liu 2026).
+
+    In the place of guess k after the first it reads the text's last token again: its embedding plus projection k of
+    what ``fuse`` gave with it. These projections start at zero and alone are trained; ``own`` is not read.
+    """
+
+    def __init__(self, trunk: LlamaForCausalLM, layers: tuple[int, ...], n: int) -> None:
+        super().__init__(trunk, layers)
+        self.requires_grad_(False)
+        self.block = Linears(trunk.config.hidden_size, n - 1)
+
+    def _read_later(self, step: int, embedded: Tensor, fused: Tensor, last: Tensor) -> Tensor:
+        return (embedded + self.block[step - 1](fused)).roll(step, dims=1)
+
+    def stored(self) -> dict[str, Tensor]:
+        """Of these weights only those that the draft lacks from which it started."""
+        return self.block.stored(BLOCK_WEIGHT, BLOCK_BIAS)
+
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        super().take(weights)
+        if BLOCK_WEIGHT in weights:
+            self.block.take(weights[BLOCK_WEIGHT], weights[BLOCK_BIAS])
+
+
 class HeadsDraft(nn.Module):
     """``n`` heads: guess k of an iteration is read by the target's own head from x + SiLU(W_k x + b_k), where x is the
     target's last hidden state of the token before that iteration.
@@ -140,9 +171,7 @@ class HeadsDraft(nn.Module):
         super().__init__()
         width = trunk.config.hidden_size
         self.trunk = trunk.requires_grad_(False)
-        self.heads = nn.ModuleList(nn.Linear(width, width) for _ in range(n))
-        for parameter in self.heads.parameters():
-            nn.init.zeros_(parameter)
+        self.heads = Linears(width, n)
 
     def unroll(self, ids: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
         """As FeatureDraft.unroll: for each of ``steps`` guesses the states (texts, length, width) that it is read from.
@@ -157,14 +186,35 @@ class HeadsDraft(nn.Module):
 
     def stored(self) -> dict[str, Tensor]:
         """The weights that a draft's folder holds beside its trunk (decoding/engines/projections.py)."""
-        parts = [(head.weight, head.bias) for head in self.heads if isinstance(head, nn.Linear)]
-        weights, biases = zip(*parts)
-        return {HEADS_WEIGHT: torch.stack(weights), HEADS_BIAS: torch.stack(biases)}
+        return self.heads.stored(HEADS_WEIGHT, HEADS_BIAS)
 
-    @torch.no_grad()
     def take(self, weights: Mapping[str, Tensor]) -> None:
         """Takes such weights."""
-        for head, weight, bias in zip(self.heads, weights[HEADS_WEIGHT], weights[HEADS_BIAS]):
-            assert isinstance(head, nn.Linear)
-            head.weight.copy_(weight)
-            head.bias.copy_(bias)
+        self.heads.take(weights[HEADS_WEIGHT], weights[HEADS_BIAS])
+
+
+class Linears(nn.ModuleList):
+    """``n`` affine maps of states, which start at zero."""
+
+    def __init__(self, width: int, n: int) -> None:
+        super().__init__(nn.Linear(width, width) for _ in range(n))
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    @property
+    def _linears(self) -> list[nn.Linear]:
+        return [one for one in self if isinstance(one, nn.Linear)]
+
+    def stored(self, weight: str, bias: str) -> dict[str, Tensor]:
+        """Their weights [n, width, width] and biases [n, width] under these names."""
+        return {
+            weight: torch.stack([one.weight for one in self._linears]),
+            bias: torch.stack([one.bias for one in self._linears]),
+        }
+
+    @torch.no_grad()
+    def take(self, weights: Tensor, biases: Tensor) -> None:
+        """Takes such weights and biases."""
+        for one, weight, bias in zip(self._linears, weights, biases, strict=True):
+            one.weight.copy_(weight)
+            one.bias.copy_(bias)

@@ -21,7 +21,7 @@ from training.paths import DRAFTS, PAIR, TEXTS
 from .data import Batch, Epochs, Texts
 from .distil import WATCHED, Plan
 from .draft_folder import save_slim, write_projections
-from .feature import FeatureDraft, HeadsDraft
+from .feature import BlockDraft, FeatureDraft, HeadsDraft
 from .losses import LOSSES, ROWS, loss_over_head
 from .measure import SL, difference, figures_of_steps, rates_of
 from .rounding import rounded_layers
@@ -51,6 +51,7 @@ class FeatureRecipe:
     """A draft that reads the target's states after each of ``layers``; it starts from the ``kept`` layers of the
     shipped draft ``start``. Without ``layers`` it is what the others are compared with: it reads the text alone.
     ``heads``: so many parallel heads in place of any layer; of ``start`` they have the tokens that it may propose.
+    ``block``: so many guesses in one pass; it starts from the projections of ``start``, too.
     """
 
     layers: tuple[int, ...]
@@ -58,10 +59,17 @@ class FeatureRecipe:
     kept: tuple[int, ...]
     plan: Plan = TRAINED
     heads: int = 0
+    block: int = 0
+
+    def draft(self, trunk: LlamaForCausalLM) -> FeatureDraft | HeadsDraft:
+        """The draft on this trunk, before its training."""
+        if self.heads:
+            return HeadsDraft(trunk, self.heads)
+        return BlockDraft(trunk, self.layers, self.block) if self.block else FeatureDraft(trunk, self.layers)
 
     def unrolled(self, batch: int) -> int:
         """The guesses of an iteration that are trained on a batch of this number."""
-        return self.heads or (UNROLLED[batch % len(UNROLLED)] if self.layers else 1)
+        return self.heads or self.block or (UNROLLED[batch % len(UNROLLED)] if self.layers else 1)
 
 
 DEPTHS = (2, 15, 27)
@@ -71,6 +79,7 @@ RECIPES = {
     "feature": FeatureRecipe(DEPTHS, "one-layer", (0,), YOUNG),
     "feature-last": FeatureRecipe((30,), "one-layer", (0,), YOUNG),
     "heads": FeatureRecipe((30,), "one-layer", (), FROM_ZERO, heads=4),
+    "block": FeatureRecipe(DEPTHS, "feature", (0,), FROM_ZERO, block=4),
     TEXT_ONLY: FeatureRecipe((), "one-layer", (0,), YOUNG),
     "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
     "feature-three": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
@@ -115,12 +124,14 @@ class FeatureRun:
         self.plan = recipe.plan
         self.head_ids = head_ids
         trunk = start_trunk(start, recipe.kept, teacher.target.model.embed_tokens.weight.detach())
-        self.draft = HeadsDraft(trunk, recipe.heads) if recipe.heads else FeatureDraft(trunk, recipe.layers)
+        self.draft = recipe.draft(trunk)
         self.head = trunk.lm_head.weight.detach()[head_ids].bfloat16()
         self.epochs = Epochs(lambda: self.texts(teacher.with_states("train")), self.plan.batch_tokens)
         watched = [text for split in ("validation", "policies") for text in teacher.with_states(split)]
         self.watched = self.texts(watched[: WATCHED // 2])
-        if isinstance(self.draft, FeatureDraft):
+        if recipe.block:
+            self.take_projections(start)
+        elif isinstance(self.draft, FeatureDraft):
             self._standardise(self.draft)
 
     def texts(self, texts: Sequence[Text]) -> Texts:
@@ -134,6 +145,9 @@ class FeatureRun:
 
     def load(self, folder: Path) -> None:
         """Takes the weights of a trained draft of this recipe."""
+        if self.recipe.block:
+            self.take_projections(folder)
+            return
         self.draft.trunk.load_state_dict({name: w.float() for name, w in own_weights(folder).items()}, strict=False)
         if self.recipe.layers:
             self.take_projections(folder)
@@ -217,7 +231,8 @@ class FeatureRun:
 
     def save(self, folder: Path) -> None:
         """Writes the draft as a slim folder, with its projections beside if it has any."""
-        save_slim(self.draft.trunk, folder, self.head_ids)
+        trunk = PAIR / "drafts" / self.recipe.start if self.recipe.block else None
+        save_slim(self.draft.trunk, folder, self.head_ids, trunk=trunk)
         if not self.recipe.layers:
             return
         write_projections(folder, self.draft.stored())

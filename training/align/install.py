@@ -14,7 +14,7 @@ from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
-from decoding.records.pairs import FEATURE, HEADS
+from decoding.records.pairs import BLOCK, FEATURE, HEADS
 from training.files import replacing_folder, write_json
 from training.paths import DRAFTS, PAIR, READER, TEXTS
 
@@ -96,7 +96,7 @@ def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dic
 def _reading_entry(name: str) -> dict | str:
     """A draft that reads states, as pair.json has it."""
     recipe, folder = FEATURE_RECIPES[name], f"drafts/{name}"
-    kind = HEADS if recipe.heads else FEATURE
+    kind = HEADS if recipe.heads else BLOCK if recipe.block else FEATURE
     return {"folder": folder, "kind": kind, "layers": list(recipe.layers)} if recipe.layers else folder
 
 

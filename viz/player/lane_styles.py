@@ -65,6 +65,7 @@ _DRAFTS = (  # of the shipped pairs, and those that any pair has; each with a sy
     "early-exit",
     "feature",
     "heads",
+    "block",
     "captions",
     "seeing",
     "ngram",
