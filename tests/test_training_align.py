@@ -356,7 +356,7 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     assert json.loads((tiny_places / "alignment.json").read_text()) == facts  # nothing is counted twice
     assert facts["drafts"]["three-layers"] == ROWS["drafts"]["three-layers"]
     assert facts["drafts"]["one-layer"]["tokens"] >= 6000 + 9 and facts["drafts"]["one-layer"]["head_rows"] == 20
-    assert facts["reading"]["drafts"]["feature"]["tokens"] >= 6000
+    assert facts["reading"]["feature"]["tokens"] >= 6000
     align("feature", "block", "--tokens", "3000")  # from the feature draft as it is installed, whose weights it shares
     assert read_projections(distil.DRAFTS / "block").keys() == {"block.weight", "block.bias"}
     align("install")

@@ -79,7 +79,7 @@ def _drafts(facts: dict[str, Any]) -> list[str]:
 def _reading(facts: dict[str, Any]) -> list[str]:
     if READING not in facts:
         return []
-    texts, rows = facts[READING]["texts"], facts[READING]["drafts"]
+    rows = facts[READING]
     any_row = next(iter(rows.values()))
     return [
         "## What the draft may read\n",
@@ -97,10 +97,19 @@ def _reading(facts: dict[str, Any]) -> list[str]:
         "With states, a draft reads for each token what the target computed at the token before (EAGLE-3, Li et al. "
         "2025). For tokens that the target has not read yet, it reads its own last state, as in its training "
         "(training-time test). Parallel heads (Medusa-1, Cai et al. 2024) read one state, that of the token before the "
-        f"iteration, and neither text nor each other. Trained and measured on {texts['tokens']:,} newly written "
-        "tokens of the target (`python -m training align texts`, `align feature NAME`, `align install`); measured on "
+        "iteration, and neither text nor each other. A block draft makes its guesses in one pass (DFlash, Chen, Liang "
+        "and Liu 2026): a later guess reads none of the earlier ones. Trained and measured on "
+        f"{any_row['written']:,} newly written tokens of the target (`python -m training align texts`, "
+        "`align feature NAME`, `align install`); measured on "
         f"{any_row['answers']} greedy answers ({any_row['answer_tokens']:,} tokens) to prompts that no draft was "
-        "trained on, matrices in four bits; 95% intervals by a bootstrap over texts.\n",
+        "trained on, matrices in four bits; 95% intervals by a bootstrap over texts.",
+        *(
+            f"{name} was trained on {row['written']:,} other tokens and measured on {row['answers']} other answers "
+            f"({row['answer_tokens']:,} tokens)."
+            for name, row in rows.items()
+            if row["written"] != any_row["written"]
+        ),
+        "",
     ]
 
 

@@ -46,10 +46,10 @@ def install(report: Callable[[str], None]) -> Path:
         facts |= _install_drafts(names, report)
     if reading:
         further = TEXT_ONLY in reading and not _is_same(DRAFTS / TEXT_ONLY, PAIR / "drafts" / TEXT_ONLY)
-        earlier = facts.get(READING, {}).get("drafts", {}).get(TEXT_ONLY)
-        facts[READING] = _install_reading(reading, report)
+        earlier = facts.get(READING, {}).get(TEXT_ONLY)
+        facts[READING] = facts.get(READING, {}) | _install_reading(reading, report)
         if further:
-            row, more = facts["drafts"][TEXT_ONLY], facts[READING]["drafts"][TEXT_ONLY]
+            row, more = facts["drafts"][TEXT_ONLY], facts[READING][TEXT_ONLY]
             # A longer run continues a shorter one, which the draft's sums have already.
             counted = earlier if earlier and earlier["steps"] < more["steps"] else dict.fromkeys(more, 0)
             sums = {key: row[key] + more[key] - counted[key] for key in ("steps", "minutes", "tokens")}
@@ -90,7 +90,8 @@ def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dic
     figures = measure_trained(names)
     for name, row in figures.items():
         report(f"{name}: first guesses hold at {row['first']:.3f}")
-    return {"texts": facts_of_texts(TEXTS), "drafts": figures}
+    written = facts_of_texts(TEXTS)["tokens"]
+    return {name: row | {"written": written} for name, row in figures.items()}
 
 
 def _reading_entry(name: str) -> dict | str:
