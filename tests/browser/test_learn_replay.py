@@ -15,7 +15,7 @@ from decoding.analysis.whatif import simulate_lane
 from decoding.lookahead.spec import all_specs
 from decoding.records.text import whole_text
 from tests.learn_vectors import LANES, make_tuned, make_vectors
-from tests.runs import make_run
+from tests.runs import add_draft, make_run
 from viz.core.assets import learn_js
 from viz.player.names import lane_name
 from viz.player.payload import run_payload
@@ -126,6 +126,14 @@ def test_a_what_if_that_ranks_lanes_otherwise_than_the_clock_says_so(page, repea
 def test_simulated_plain_decoding_takes_as_long_as_the_measured_one(page):
     ends = model_of(page, make_run(lanes=LANES_RUN), "[model.plain.end, model.simulatedLane('autoregressive').end]")
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
+
+
+def test_the_best_static_lane_of_each_draft_is_the_what_if_s(page):
+    run = make_run(lanes=LANES_RUN)
+    add_draft(run, "slow", match=0.6, c=0.4)
+    for draft in ("shallow", "slow"):
+        best = model_of(page, run, f"model.bestStatic(undefined, {draft!r})")
+        assert (best["sl"], best["speedup"]) == pytest.approx(metrics.static_opt(run, draft), rel=1e-12)
 
 
 def test_a_lane_with_a_threshold_is_replayed_as_it_ran_and_at_other_thresholds(page):

@@ -184,7 +184,9 @@ def test_nothing_is_wider_than_a_phone(visit, page_url):
 
 def test_axe_finds_nothing_serious_in_what_a_lesson_s_file_lacks_the_shelf_and_the_choice_of_a_run(there):
     for query in ("?learn=lessons", "?learn=steps&run=first"):
-        assert serious(there(query), ".sp-learn") == []
+        page = there(query)
+        assert serious(page, ".sp-learn") == []
+    assert page.get_by_role("tab", selected=True).last.inner_text() == "Step by step"
 
 
 def test_a_token_of_the_race_is_explained_here_and_the_tab_opens_on_the_visitor_s_own_run(visit, page_url):

@@ -239,7 +239,7 @@ def test_copying_gives_the_text_itself(page, run):
     assert copied == whole_text(run.lanes[1].output, run.vocab)
 
 
-def test_the_sl_slider_answers_from_the_what_if(page, run):
+def test_the_sl_slider_answers_from_the_what_if_and_the_simulated_lane_has_a_column(page, run):
     slider = page.get_by_label("SL of a simulated static lane")
     slider.fill("12")
     expected = simulate_lane(run, "static:12")
@@ -248,17 +248,14 @@ def test_the_sl_slider_answers_from_the_what_if(page, run):
     assert "simulated" in page.locator(".sd-race .sd-sim").inner_text()
     assert page.evaluate("player.views.at(-1).lane.keptAt.length") == len(run.lanes[0].output)
     assert page.evaluate("player.total") >= page.evaluate("player.views.at(-1).lane.end") - 1e-9
-
-
-def test_the_simulated_lane_has_a_column_of_its_own(page, run):
-    stop_at(page, 1)
-    page.get_by_label("SL of a simulated static lane").fill("2")
     page.locator(".sd-chip-sim").click()
-    column = page.locator(".sd-col-sim")
-    assert column.locator("h2").inner_text() == "Static 2, simulated"
-    assert column.locator(".sd-r").count() == sum(a < n for _, n, a in simulate_lane(run, "static:2").iterations)
-    page.get_by_label("SL of a simulated static lane").fill("4")
-    assert column.locator("h2").inner_text() == "Static 4, simulated"
+    for sl in (12, 2):
+        slider.fill(str(sl))
+        stop_at(page, 1)
+        column = page.locator(".sd-col-sim")
+        assert column.locator("h2").inner_text() == f"Static {sl}, simulated"
+        misses = sum(held < n for _, n, held in simulate_lane(run, f"static:{sl}").iterations)
+        assert column.locator(".sd-r").count() == misses
 
 
 def test_the_threshold_slider_re_simulates(page, run):
