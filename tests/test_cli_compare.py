@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -61,8 +60,6 @@ def test_a_run_file_is_repeated_with_its_settings_and_costs(tiny_pair, tmp_path)
     was, now = load_run(first), load_run(second)
     assert now.settings == was.asked
     assert (now.costs.verify_curve, now.costs.decision) == (was.costs.verify_curve, was.costs.decision)
-    status, _, err = command("compare", "--again", str(first), "--prompt", "x")
-    assert status == 2 and "either --again FILE or a prompt" in err
 
 
 def test_a_closed_pipe_costs_no_run(tiny_pair, tmp_path, monkeypatch):
@@ -97,47 +94,6 @@ def test_options_and_a_prompt_in_a_file_reach_the_request_and_json_is_json_alone
     assert settings.prompt == "hé\n"
     assert (settings.temperature, settings.rule, settings.seed) == (0.7, "coupling", 3)
     assert (settings.top_k, settings.top_p, settings.stop, settings.ignore_eos) == (20, 0.9, ["zzzz"], True)
-
-
-@pytest.mark.parametrize(
-    "words, part",
-    [
-        ("compare --prompt ''", "--prompt TEXT or --prompt-file FILE"),
-        ("compare --prompt x --prompt-file y", "--prompt TEXT or --prompt-file FILE"),
-        ("compare --prompt-file /nowhere/at/all", "No such file"),
-        ("compare --prompt-file /", "Is a directory"),
-        ("compare --prompt-file FOLDER/binary", "UTF-8"),
-        ("compare --prompt-file FOLDER/large", "too large"),
-        ("compare --prompt x --lanes nonsense", "no policy 'nonsense'"),
-        ("compare --prompt x --lanes static:10000", "from 1 to 20"),
-        ("compare --prompt x --lanes ''", "No lane"),
-        ("compare --prompt x --lanes static:1..20", "choose at most 8"),
-        ("compare --prompt x --max-new-tokens 0", "1 to 4,096"),
-        ("compare --prompt x --temperature nan", "finite"),
-        ("compare --prompt x --rule guess", "rule"),
-        ("compare --prompt x --temperature 1", "greedy rule needs temperature 0"),
-        ("compare --prompt x --dtype int3", "Dtype must be one of auto, bfloat16"),
-        ("compare --prompt x --target only", "both a target and a draft"),
-        ("compare --prompt x --pair no-such-pair", "no pair no-such-pair"),
-        ("compare --prompt x --target /no/t --draft /no/d", "/no/t"),
-        ("compare --nonsense", "No such option"),
-        ("nonsense", "No such command"),
-        ("soak --runs 0", "at least one run"),
-        ("soak --clients 0", "at least one run"),
-        ("soak --cut-after 0", "at least one run"),
-        ("soak --cut-after nan", "at least one run"),
-        ("serve --port 0", "1 to 65,535"),
-        ("serve --port 18700 --max-waiting -1", "or more"),
-        ("serve --port 18700 --max-new-tokens 0", "or more"),
-        ("serve --host 203.0.113.7", "Cannot listen"),
-    ],
-)
-def test_bad_input_is_a_sentence_and_status_2(words, part, tmp_path):
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "large").write_bytes(b"x" * 400_001)
-    status, out, err = command(*shlex.split(words.replace("FOLDER", str(tmp_path))))
-    assert status == 2 and out == ""
-    assert part in err and "Traceback" not in err
 
 
 def test_every_command_has_help():

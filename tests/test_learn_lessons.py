@@ -169,11 +169,8 @@ class Scripted:
     def compare(self, request, cancel, run_id=None):
         run = self.runs.pop(0)
         yield Event(run_id, 0, "queued", {"place": 0})
-        yield (
-            Event(run_id, 1, "failed", {"message": "The draft is gone."})
-            if run is None
-            else Event(run_id, 1, "finished", {"run": to_plain(run)})
-        )
+        gone = "failed", {"message": "The draft is gone."}
+        yield Event(run_id, 1, *(("finished", {"run": to_plain(run)}) if run else gone))
 
 
 @pytest.fixture
@@ -202,9 +199,8 @@ def test_what_no_run_shows_is_named():
     assert missing_sights([NEVER_RIGHT], LESSON) == []
     (said,) = missing_sights([ALWAYS_RIGHT], LESSON)
     assert said == "right (everyday) has no iteration of the kind wasted in its lane static:5."
-    assert missing_sights([ALWAYS_RIGHT], ({"recording": "coupling", "steps": [{}]},)) == [
-        "No recording is of the kind coupling."
-    ]
+    (said,) = missing_sights([ALWAYS_RIGHT], ({"recording": "coupling", "steps": [{}]},))
+    assert said == "No recording is of the kind coupling."
 
 
 def test_it_is_tried_until_a_run_shows_what_the_lesson_is_about(pair, tmp_path):

@@ -113,19 +113,10 @@ def test_nobody_there_is_a_sentence():
     assert "empty" in last_sentence(compare(nowhere, " "))  # refused before it travels
 
 
-NO_ADDRESSES = [
-    "",
-    "gpu:8700",
-    "ftp://x",
-    "http://",
-    "javascript:1",
-    "http://gpu:port",
-    "http://gpu:99999",
-    "http://[::1",
-]
+NO_ADDRESSES = ["gpu:8700", "ftp://x", "http://", "javascript:1", "http://gpu:port", "http://gpu:99999", "http://[::1"]
 
 
-@pytest.mark.parametrize("url", [*NO_ADDRESSES, "http://gpu:1\n", f"http://{'a' * 80}:1"])
+@pytest.mark.parametrize("url", ["", *NO_ADDRESSES, "http://gpu:1\n", f"http://{'a' * 80}:1"])
 def test_bad_addresses_are_refused(url):
     with pytest.raises(UserError, match="not the address"):
         RemoteBackend(url)
