@@ -13,7 +13,7 @@ import pytest
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.records.run_file import run_to_json
+from decoding.records.run_file import run_to_json, save_run
 from decoding.records.trace import Chain, Guesses, Run, TokenText
 from viz import opened
 from viz.opened import BUSY, LEFT, TOO_LONG, Sandbox, work
@@ -51,11 +51,13 @@ def job(run: Run, kind: str = "payload") -> dict[str, str]:
     return {"kind": kind, "id": "opened-x", "text": run_to_json(run)}
 
 
-def test_a_file_is_checked_and_drawn_in_a_process_of_its_own(tmp_path):
-    run, store = make_run(lanes=LANES), RunStore(RecordedBackend(tmp_path))
+def test_a_file_is_checked_and_drawn_in_a_process_of_its_own_and_never_takes_another_s_name(tmp_path):
+    run, store, recorded = make_run(lanes=LANES), RunStore(RecordedBackend(tmp_path)), make_run(n_tokens=20)
+    save_run(recorded, tmp_path / f"{run.id}.json")
     payload = store.open("payload", run_to_json(run))
     opened = replace(run, id=payload["id"])
     assert payload["id"].startswith("opened-") and store.get(payload["id"]) == opened
+    assert store.origin(payload["id"]) == "imported" and store.get(run.id) == recorded
     expected = json.loads(json.dumps(run_payload(opened, origin="imported")))
     assert payload == expected == store.drawn("payload", payload["id"], shows="only of the page's own examples")
 

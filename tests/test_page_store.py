@@ -22,11 +22,11 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.proposal import depths_of
 from decoding.records.request import CompareRequest
-from decoding.records.run_file import run_from_json, run_to_json, save_run
+from decoding.records.run_file import run_from_json, save_run
 from viz.export import run_csv
 from viz.server_functions import answers
 from viz.session import Visits
-from viz.store import DAYS, MAX_FRAGMENT_CHARS, OPENED, RunStore, SharedRuns
+from viz.store import DAYS, MAX_FRAGMENT_CHARS, RunStore, SharedRuns
 
 from .runs import HOSTILE, make_run
 from .toy import ToyPair, finished_run
@@ -102,13 +102,6 @@ def test_a_folder_without_an_owner_s_file_is_left_alone(tmp_path, monkeypatch):
 def test_a_name_that_is_none_is_refused(store, name):
     with pytest.raises(UserError):
         store.get(name)
-
-
-@pytest.mark.usefixtures("files_read_here")
-def test_an_opened_run_never_takes_another_s_name(store):
-    opened = store.open("payload", run_to_json(make_run(identifier="first", lanes=LANES, n_tokens=20)))["id"]
-    assert opened.startswith(OPENED) and store.origin(opened) == "imported"
-    assert [len(store.get(name).lanes[0].output) for name in (opened, "first")] == [20, 88]
 
 
 def test_the_table_has_a_row_per_token_and_no_cell_that_begins_a_formula():
