@@ -126,8 +126,8 @@ def test_runs_and_events_that_there_are_not_are_sentences():
 
 
 def test_a_request_that_breaks_off_starts_nothing_and_is_no_fault_of_the_server(caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [caplog.handler])
     with served_at() as url:
+        monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [caplog.handler])  # the server had its own
         with socket.create_connection(("127.0.0.1", urlsplit(url).port)) as connection:
             connection.sendall(b"PUT /runs/half-a-body HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n{")
         for _ in range(3):
