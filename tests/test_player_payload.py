@@ -152,7 +152,8 @@ def test_every_shown_token_has_its_text(run, payload):
 def test_a_text_that_ended_at_once_is_answered_with_what_to_do(run):
     hint = "end the prompt without a line break"
     assert hint in opening(make_run(n_tokens=3, finish="eos"))
-    assert hint not in opening(make_run(n_tokens=3)) and hint not in opening(run)
+    for other in (make_run(n_tokens=3), make_run(finish="eos"), run):
+        assert hint not in opening(other)
 
 
 def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
