@@ -77,9 +77,9 @@ NEEDED = (
         "lesson-states",
         "states",
         "What the draft may read",
-        "Two drafts of one size: one also reads what the target has computed. Heads read nothing else.",
+        "Drafts that also read what the target has computed, and one of the same size that does not.",
         {
-            "lanes": ["autoregressive", "one-layer/static:3", "feature/static:3", "heads/static:3"],
+            "lanes": ["autoregressive", "one-layer/static:3", "feature/static:3", "heads/static:3", "block/static:4"],
             "max_new_tokens": 64,
             "repeats": 5,
         },
