@@ -100,7 +100,7 @@ def make_costs(random_: random.Random) -> Costs:
         draft_step={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))},
         overhead=random_.choice((0.0, 0.02)),
         decision={"disco": 0.01, "specdecpp": 0.02, "costaware": 0.003},
-        first_step={"toy": random_.choice((0.0, 0.06))},
+        first_step={"toy": random_.choice((0.0, 0.06, 1.0))},
     )
 
 

@@ -209,3 +209,9 @@ def test_other_cost_curves_replace_what_they_name(c, o):
     found = with_costs(given, "shallow", draft_step=c, overhead=o)
     assert found.draft_step["shallow"] == (0.11 if c is None else c) and found.overhead == (0.02 if o is None else o)
     assert with_costs(given, "shallow", verify_curve=v) == replace(given, verify_curve=v)
+
+
+@pytest.mark.parametrize("known, first, scaled", [(0.05, 0.04, 0.08), (0.001, 0.09, 0.09), (0.0, 0.09, 0.09)])
+def test_the_first_step_costs_what_the_others_do_unless_it_makes_their_guesses(known, first, scaled):
+    given = replace(make_costs(known), first_step={"shallow": first})
+    assert with_costs(given, "shallow", draft_step=0.1).first_step["shallow"] == pytest.approx(scaled)

@@ -208,9 +208,18 @@ def with_costs(
 
 
 def _with_first(costs: Costs, draft: str, draft_step: float) -> dict[str, float]:
-    """The extra costs of first steps, that of ``draft`` scaled by the same factor as its step."""
+    """The extra costs of first steps, that of ``draft`` scaled by the same factor as its step. That of a draft that
+    makes all guesses with the first one stays: it does not consist of such steps.
+    """
     first, known = costs.first_step.get(draft, 0.0), costs.draft_step[draft]
-    return {**costs.first_step, draft: first * draft_step / known if known else first}
+    return {
+        **costs.first_step,
+        draft: first if first > AT_ONCE * known else first * draft_step / known if known else 0.0,
+    }
+
+
+AT_ONCE = 10
+"""A first step that costs more than so many of the others makes their guesses as well (parallel heads, a block)."""
 
 
 def simulate_lane(

@@ -20,7 +20,7 @@ from ..analysis.seen import count_seen, seen_sentence
 from ..analysis.steadiness import how_timed, timings
 from ..records.run_file import load_run, to_plain
 from ..records.text import pieces, whole_text
-from ..records.trace import Iteration, Run, Token, Trace
+from ..records.trace import Costs, Iteration, Run, Token, Trace
 from .console import AsJson, out, print_json, visible
 
 # fate -> (style, mark before, mark after): the marks distinguish fates without colours
@@ -178,13 +178,19 @@ def remarks(run: Run) -> list[str]:
         best = static_opt(run, name)
         if rate is not None and best is not None:
             lines.append(
-                f"Draft {name}: c = {costs.draft_step[name]:.3f}, match rate {rate:.0%}; best static SL of this run, "
-                f"with hindsight: {best[0]} ({best[1]:.2f}× simulated)."
+                f"Draft {name}: c = {costs.draft_step[name]:.3f}{_first(costs, name)}, match rate {rate:.0%}; "
+                f"best static SL of this run, with hindsight: {best[0]} ({best[1]:.2f}× simulated)."
             )
     lines += [f"{trace.lane}: {seen_sentence(run, trace)}" for trace in run.lanes if trace.draft and trace.p_grey]
     lines.append(verdict(run))
     lines += [f"{trace.lane}: {note}" for trace in run.lanes for note in trace.notes]
     return [visible(line) for line in lines]
+
+
+def _first(costs: Costs, draft: str) -> str:
+    """What the first guess of an iteration costs beyond c, where it is worth saying."""
+    more = costs.first_step.get(draft, 0.0)
+    return f" ({more:.3f} more for the first guess of an iteration)" if more >= 0.005 else ""
 
 
 def verdict(run: Run) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import plotly.graph_objects as go
 
 from decoding.analysis.theory import expected_tokens
-from decoding.analysis.whatif import with_costs
 from decoding.evaluation.results import ALL, PLAIN, Draft, EvaluationResult, Figure
 from decoding.evaluation.table import counted
 from decoding.lookahead.base import SL_CAP
@@ -154,9 +155,9 @@ def too_long_sentence(result: EvaluationResult) -> str:
 
 
 def draw_by_cost(result: EvaluationResult) -> Drawing:
-    """Match rate over the cost of a draft step, with curves of equal speedup."""
+    """Match rate over the cost of a guess, with curves of equal speedup."""
     figure = go.Figure()
-    highest = 1.15 * max(_cost(result, draft) for draft in result.drafts)
+    highest = 1.15 * max(_guess_cost(result, draft) for draft in result.drafts)
     steps = np.linspace(0.0, highest, 25)
     curves = [modelled_gains(result, c) for c in steps]
     for level in EQUAL:
@@ -180,30 +181,30 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
         gain, match = _static_gain(result, draft), result.find("match_rate", draft=draft.name)
         name = f"{plain(draft.name)}, {gain.value:.2f}×"
         figure.add_scatter(
-            x=[_cost(result, draft)],
+            x=[_guess_cost(result, draft)],
             y=[_match(result, draft)],
             mode="markers",
             name=name,
             marker={"color": colour, "symbol": symbol, "size": 12},
             error_y=error_bars([match], colour),
             customdata=[[draft.best_sl, _shape(draft)]],
-            hovertemplate=f"{name} at SL %{{customdata[0]}}, chosen on validation<br>c %{{x:.3f}}, %{{y:.1%}} right"
+            hovertemplate=f"{name} at SL %{{customdata[0]}}, chosen on validation<br>%{{x:.3f}} passes a guess, "
+            "%{{y:.1%}} right"
             "<br>%{customdata[1]}<extra></extra>",
         )
-    figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * highest, highest])
+    figure.update_xaxes(title_text="cost of a guess at the best SL (target passes)", range=[-0.02 * highest, highest])
     figure.update_yaxes(title_text="match rate", range=[0, 1], tickformat=".0%")
     sentence = f"{shape_sentence(result)} {equal_sentence(result)}"
     return Drawing("drafts-cost", "What a draft costs, and how often it is right", sentence, figure, 420)
 
 
 def modelled_gains(result: EvaluationResult, c: float) -> np.ndarray:
-    """The speedup at the best fixed SL of a draft of cost ``c``, for each of MATCHES.
+    """The speedup at the best fixed SL of a draft whose guesses cost ``c`` each, for each of MATCHES.
 
-    All guesses are equally likely to hold (:mod:`decoding.analysis.theory`), checks cost what they cost here, and the
-    first step of an iteration is as much dearer than the others as that of the fastest draft.
+    All guesses are equally likely to hold (:mod:`decoding.analysis.theory`), and checks cost what they cost here.
     """
     draft = fastest(result).name
-    costs = with_costs(result.setting.costs, draft, draft_step=c)
+    costs = replace(result.setting.costs, draft_step={draft: c}, first_step={})
     lengths = range(1, SL_CAP + 1)
     tokens = np.array([[expected_tokens(match, n) for match in MATCHES.tolist()] for n in lengths])
     spent = np.array([[costs.iteration(n, draft)] for n in lengths])
@@ -218,7 +219,7 @@ def fastest(result: EvaluationResult) -> Draft:
 def equal_sentence(result: EvaluationResult) -> str:
     """What the curves say, with the draft that gains most as the example."""
     best = fastest(result)
-    c = _cost(result, best)
+    c = _guess_cost(result, best)
     gain = float(np.interp(_match(result, best), MATCHES, modelled_gains(result, c)))
     match = float(np.interp(gain, modelled_gains(result, c / 2), MATCHES))
     example = f": a draft of half the cost of {best.name} would be as fast with {match:.0%} right" if c else ""
@@ -230,6 +231,12 @@ def equal_sentence(result: EvaluationResult) -> str:
 
 def _cost(result: EvaluationResult, draft: Draft) -> float:
     return result.value("c", draft=draft.name)
+
+
+def _guess_cost(result: EvaluationResult, draft: Draft) -> float:
+    """c, with the first step's extra cost spread over the guesses of the draft's best fixed SL."""
+    first = result.setting.costs.first_step.get(draft.name, 0.0)
+    return _cost(result, draft) + first / max(1, draft.best_sl)
 
 
 def _match(result: EvaluationResult, draft: Draft) -> float:

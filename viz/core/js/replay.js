@@ -30,13 +30,15 @@ export function iterationCost(costs, n, draft, policy, steps) {
 /** Cost of a token of plain decoding. */
 export const plainCost = (costs) => iterationCost(costs, 0, null);
 
+const AT_ONCE = 10; // a first step that costs more than so many of the others makes their guesses as well, and does not scale with c
+
 /** The costs with some curves replaced: another cost of a guess, of checks or of the loop. */
 export function withCosts(costs, draft, { c, v, o } = {}) {
   const changed = { ...costs, v: v || costs.v, o: o ?? costs.o };
   if (c == null) return changed;
   const known = costs.c[draft], first = costs.first?.[draft] || 0;
   changed.c = { ...costs.c, [draft]: c };
-  changed.first = { ...costs.first, [draft]: known ? first * c / known : first };
+  changed.first = { ...costs.first, [draft]: first > AT_ONCE * known ? first : known ? first * c / known : 0 };
   return changed;
 }
 
