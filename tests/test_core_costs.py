@@ -46,6 +46,11 @@ def test_a_step_is_never_free_and_drafting_never_earns_time(seconds):
     assert step > 0.0 and first >= 0.0
 
 
+def test_guesses_that_are_made_at_once_may_be_free():
+    assert fit_steps({1: [3.0], 4: [2.8]}, at_once=True) == (0.0, pytest.approx(2.9))
+    assert fit_steps({1: [3.0], 4: [3.3]}, at_once=True) == (pytest.approx(0.1), pytest.approx(2.9))
+
+
 def test_a_draft_that_never_proposes_costs_nothing():
     assert fit_steps({}) == (0.0, 0.0)
 

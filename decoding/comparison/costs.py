@@ -8,7 +8,7 @@ curves never decrease, since more work cannot take less time.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -141,7 +141,8 @@ class Timer:
         """
         verifications = {1: self.plain} | {n + 1: times for n, times in self.verifications[self._leader].items()}
         drafts = {name: times for name, times in self.drafts.items() if name is not None}
-        return fit_costs(median(self.plain), verifications, drafts, self.rest)
+        at_once = {name for name, source in self._sources.items() if source.abilities.at_once}
+        return fit_costs(median(self.plain), verifications, drafts, self.rest, at_once)
 
 
 class _Schedule(PlannedPolicy):
@@ -250,6 +251,7 @@ def fit_costs(
     verifications: Mapping[int, Sequence[float]],
     drafts: Mapping[str, Mapping[int, Sequence[float]]],
     rest: Sequence[float],
+    at_once: Collection[str | None] = (),
 ) -> Costs:
     """The curves through times in seconds, over ``target_s``.
 
@@ -259,8 +261,9 @@ def fit_costs(
             cost (the target's pass evicts the draft's weights from the CPU caches; including this in c would
             overestimate long iterations).
         rest: of the loop's own work, by iteration; ``o`` is their median.
+        at_once: drafts that make all guesses with the first one.
     """
-    steps = {name: fit_steps(times) for name, times in drafts.items()}
+    steps = {name: fit_steps(times, name in at_once) for name, times in drafts.items()}
     return Costs(
         target_s=target_s,
         verify_curve=fit_verification(verifications),
@@ -286,11 +289,11 @@ def fit_verification(seconds: Mapping[int, Sequence[float]]) -> list[float]:
     return [float(one) for one in v]
 
 
-def fit_steps(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
+def fit_steps(seconds: Mapping[int, Sequence[float]], at_once: bool = False) -> tuple[float, float]:
     """(time per draft step, fixed time of drafting): the line through the times of chains of n steps.
 
     Long chains weigh less because their errors are larger. If the line decreases (a busy machine), the mean step is
-    used: a step is never free. (0, 0) if the draft never had anything to propose.
+    used: a step is never free, unless the draft makes all guesses ``at_once``. (0, 0) if it never proposed anything.
     """
     lengths = sorted(seconds)
     if not lengths:
@@ -300,6 +303,8 @@ def fit_steps(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
     step, first = np.polyfit(n, medians, 1, w=1.0 / n) if len(n) > 1 else (0.0, 0.0)
     if step > 0.0 and first >= 0.0:
         return float(step), float(first)
+    if at_once:
+        return 0.0, float(np.mean(medians))
     return float(np.mean(medians / n)), 0.0
 
 

@@ -30,15 +30,17 @@ class DraftAbilities:
     """The abilities that a draft declares, so that no code depends on its name.
 
     ``certain``: its proposals have probability 1, so that no policy can base decisions on it. ``may_decline``: it may
-    have nothing more to propose. ``text_only``: its guess depends only on the text, not on where the iteration began; a
-    chain then holds one guess for each place, otherwise those of an iteration from each place. ``layers``: the layers
-    of the target whose hidden states it reads, of the prompt and after each verification (as EAGLE's and Medusa's heads
-    do; counted as in ``CachedModel.kept_layers``); such a guess depends on where the last verification ended. ``sees``:
-    it reads a prompt's embeddings where the target does. Raises ValueError for a contradiction.
+    have nothing more to propose. ``at_once``: it makes all guesses of an iteration with the first. ``text_only``: its
+    guess depends only on the text, not on where the iteration began; a chain then holds one guess for each place,
+    otherwise those of an iteration from each place. ``layers``: the layers of the target whose hidden states it reads,
+    of the prompt and after each verification (as EAGLE's and Medusa's heads do; counted as in
+    ``CachedModel.kept_layers``); such a guess depends on where the last verification ended. ``sees``: it reads a
+    prompt's embeddings where the target does. Raises ValueError for a contradiction.
     """
 
     certain: bool = False
     may_decline: bool = False
+    at_once: bool = False
     text_only: bool = True
     layers: tuple[int, ...] = ()
     sees: bool = False

@@ -35,7 +35,7 @@ class ParallelDraft(ModelDraft):
 
     @classmethod
     def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
-        return DraftAbilities(text_only=False, may_decline=True, layers=kind.layers)
+        return DraftAbilities(text_only=False, may_decline=True, at_once=True, layers=kind.layers)
 
     @abstractmethod
     def _guess(self, text: list[int]) -> tuple[torch.Tensor, torch.Tensor]:

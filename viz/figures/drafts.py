@@ -16,8 +16,8 @@ from ..player.names import lane_name
 from .drawing import INK, MUTED, Drawing, error_bars, plain
 
 # One colour and one symbol per draft, cheapest first.
-COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
+COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b", "#86715c")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon", "pentagon")
 SHARED = 0.02  # a difference of plain decoding from its cost curve that is named
 ENOUGH_FOR_INTERVAL = 5  # timed prompts, under which an interval over them says nothing
 MATCHES = np.linspace(0.0, 1.0, 201)
