@@ -16,12 +16,10 @@ from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..lookahead.spec import all_specs
 from ..loop.acceptance import AcceptanceRule, make_rule
-from ..loop.block_drafting import BlockDraft
 from ..loop.device_drafting import DeviceDraft, works_on_device
 from ..loop.drafting import MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
-from ..loop.feature_drafting import FeatureDraft
-from ..loop.heads_drafting import HeadsDraft
 from ..loop.limits import Limits, StopStrings
+from ..loop.state_drafting import BlockDraft, FeatureDraft, HeadsDraft
 from ..records.pairs import BLOCK, FEATURE, HEADS, TEXT_MODEL
 from ..records.pairs import MODEL_FREE as WORDS
 from ..records.request import DEFAULT_LANES, CompareRequest, check_request
