@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from decoding.lookahead.base import DraftState
 from decoding.lookahead.costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, NetworkHead, TableHead, n_inputs
 from decoding.lookahead.disco import N_INPUTS, DiscoHead
-from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.ledger import Row, rows_to_json
 from decoding.lookahead.ngrams import CELLS, Ngrams
 from decoding.lookahead.policy_files import PolicyFile
@@ -82,19 +82,17 @@ def make_heads(seed: int = 0, hidden_size: int = 4, plain: bool = False) -> dict
     return {policy: make_head(policy, seed, hidden_size, plain) for policy in TUNED}
 
 
-def make_features(n: int, seed: int = 0, hidden_size: int = 4) -> GuessFeatures:
+def make_features(n: int, seed: int = 0, hidden_size: int = 4) -> DraftState:
     """Random features of ``n`` guesses that repeat two tokens in turn."""
     rng, guesses = np.random.default_rng(seed), [1 + index % 2 for index in range(n)]
-    return GuessFeatures(
-        position=np.arange(n),
-        guess=guesses,
-        given=guesses,
-        before=[3],
-        p=rng.random(n),
-        entropy=rng.random(n),
-        top10=rng.random((n, 10)),
-        margin=rng.random(n) * 5,
-        hidden=rng.normal(size=(n, hidden_size)),
+    return DraftState(
+        tokens=guesses,
+        text=[3],
+        p=rng.random(n).tolist(),
+        entropy=rng.random(n).tolist(),
+        top10=list(rng.random((n, 10)).astype(np.float32)),
+        margin=(rng.random(n) * 5).tolist(),
+        hidden=list(rng.normal(size=(n, hidden_size)).astype(np.float32)),
     )
 
 

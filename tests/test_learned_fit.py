@@ -23,11 +23,10 @@ from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
 from decoding.fit.texts import FitOptions, greedy_texts
 from decoding.fit.training import Trained
-from decoding.lookahead.base import SL_CAP
+from decoding.lookahead.base import SL_CAP, DraftState
 from decoding.lookahead.costaware import chance, updated
 from decoding.lookahead.costaware_heads import repetition_inputs
 from decoding.lookahead.fitted import load_heads, make_policy
-from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ngrams import CELLS, N_LEVELS, Ngrams
 from decoding.lookahead.policy_files import read_policy
@@ -252,11 +251,13 @@ def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, d
     np.testing.assert_allclose(one.p, [guesses.p[index] for guesses, index in seen.values()], rtol=1e-4)
     if draft == "feature":
         assert judged(chain).choice == choices != chain.along.choice
-        features = GuessFeatures(
-            one.position, choices, text, prompt, one.p, one.entropy, one.top10, one.margin, None, one.clean
-        )
-        for name, head in heads.items():
-            np.testing.assert_allclose(head.score_chain(features), judged(chain).scores[name], atol=5e-3, err_msg=name)
+        for row, (place, (guesses, index)) in enumerate(seen.items()):
+            state = DraftState(guesses.choice[: index + 1], start=place - index, text=prompt + text[: place - index])
+            for name in ("p", "entropy", "top10", "margin"):
+                getattr(state, name).extend(getattr(one, name)[row - index : row + 1])
+            state.hidden.extend(one.clean[row - index : row + 1].astype(np.float32))
+            for name, head in heads.items():
+                assert head.score_chain(state)[-1] == pytest.approx(guesses.scores[name][index], abs=5e-3), name
 
 
 def _iterations(chain: Chain) -> Iterator[tuple[int, Guesses, int]]:

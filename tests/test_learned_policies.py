@@ -17,7 +17,7 @@ from decoding.lookahead.costaware import CostAware, least_latency, marginals, th
 from decoding.lookahead.costaware_heads import TableHead
 from decoding.lookahead.disco import Disco
 from decoding.lookahead.fitted import make_policy
-from decoding.lookahead.heads import HIGHEST, LOWEST, GuessFeatures, log_odds
+from decoding.lookahead.heads import HIGHEST, LOWEST, log_odds
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.ngrams import N_LEVELS
@@ -257,24 +257,23 @@ def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
     rng = np.random.default_rng(seed)
     n = 12
     top10 = np.sort(rng.dirichlet(np.ones(12), n)[:, :10])[:, ::-1].astype(np.float32)
-    before, given_ = rng.integers(0, 4, 9).tolist(), rng.integers(0, 4, n).tolist()
-    features = GuessFeatures(
-        position=np.arange(3, 3 + n),
-        guess=given_,
-        given=given_,
-        before=before,
-        p=top10[:, 0],
-        entropy=rng.random(n).astype(np.float32),
-        top10=top10,
-        margin=rng.normal(2, 6, n).astype(np.float32),
-        hidden=rng.normal(size=(n, 4)).astype(np.float32) * 5,
+    before, guesses = rng.integers(0, 4, 9).tolist(), rng.integers(0, 4, n).tolist()
+    state = DraftState(
+        tokens=guesses,
+        start=3,
+        text=before,
+        p=top10[:, 0].tolist(),
+        entropy=rng.random(n).tolist(),
+        top10=list(top10),
+        margin=rng.normal(2, 6, n).tolist(),
+        hidden=list(rng.normal(size=(n, 4)).astype(np.float32) * 5),
     )
     disco, specdecpp = make_head("disco", seed, plain=plain), make_head("specdecpp", seed, plain=plain)
-    one_by_one = [disco.score(top10[i], features.entropy[i], 3 + i) for i in range(n)]
-    np.testing.assert_allclose(disco.score_chain(features), one_by_one, rtol=1e-4)
-    values = getattr(features, specdecpp.feature).tolist()
-    one_by_one = [specdecpp.score(*both) for both in zip(features.hidden, values, strict=True)]
-    np.testing.assert_allclose(specdecpp.score_chain(features), one_by_one, rtol=1e-4, atol=1e-6)
+    one_by_one = [disco.score(top10[i], state.entropy[i], 3 + i) for i in range(n)]
+    np.testing.assert_allclose(disco.score_chain(state), one_by_one, rtol=1e-4)
+    values = getattr(state, specdecpp.feature)
+    one_by_one = [specdecpp.score(*both) for both in zip(state.hidden, values, strict=True)]
+    np.testing.assert_allclose(specdecpp.score_chain(state), one_by_one, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("lane", ["disco", "costaware"])

@@ -14,7 +14,7 @@ from ..engines.base import CachedModel
 from ..engines.inputs import EncodedPrompt
 from ..errors import Cancelled
 from ..lookahead.base import SL_CAP, TREE_CAP, DraftState
-from ..lookahead.heads import GuessFeatures, Head
+from ..lookahead.heads import Head
 from ..lookahead.tree import Tree
 from ..loop.clock import CpuClock
 from ..loop.drafting import MODEL_FREE, DraftSource, States, known_ids, prefill, start_text
@@ -219,24 +219,10 @@ class _Recorder:
     def _scores(self, state: DraftState) -> dict[str, np.ndarray]:
         if not self._heads or not state.tokens:
             return {name: np.zeros(0) for name in self._heads}
-        features = self._features(state)
-        return {name: head.score_chain(features) for name, head in self._heads.items()}
-
-    def _features(self, state: DraftState) -> GuessFeatures:
-        n = len(state.tokens)
-        hidden = [*state.hidden[:n], *(np.zeros_like(one) for one in state.proposer[len(state.hidden) :])]
-        return GuessFeatures(
-            position=np.arange(state.start, state.start + n),
-            guess=state.tokens,
-            given=state.tokens,
-            before=state.text,
-            p=np.array(state.p, dtype=np.float32),
-            entropy=np.array(state.entropy, dtype=np.float32),
-            top10=np.stack(state.top10) if state.top10 else None,
-            margin=np.array(state.margin, dtype=np.float32) if state.margin else None,
-            proposer=np.stack(state.proposer) if state.proposer else None,
-            hidden=np.stack(hidden) if hidden else None,
-        )
+        # A state exists one draft step after its guess: that of the last guesses is unknown.
+        unknown = state.proposer[len(state.hidden) :]
+        state.hidden = [*state.hidden[: len(state.tokens)], *(np.zeros_like(one) for one in unknown)]
+        return {name: head.score_chain(state) for name, head in self._heads.items()}
 
 
 def _append(to: Guesses, state: DraftState, scores: dict[str, np.ndarray], first: int, end: int) -> None:

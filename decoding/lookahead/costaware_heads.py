@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from .base import DraftState
 from .disco import sigmoid
-from .heads import HIGHEST, LOWEST, GuessFeatures, leads_of, limited
+from .heads import HIGHEST, LOWEST, leads_of, limited
 from .ngrams import N_LEVELS, Ngrams
 from .repetition import LONGEST, evidence_along
 
@@ -60,11 +61,11 @@ class CostAwareHead(ABC):
             return ()
         return self.ngrams.levels(text[-2] if len(text) > 1 else -1, text[-1] if text else -1, guess)
 
-    def score_chain(self, features: GuessFeatures) -> np.ndarray:
+    def score_chain(self, state: DraftState) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        along = features.before, features.given, features.guess
+        along = state.text, state.tokens, state.tokens
         evidence = evidence_along(*along)
-        leads = np.column_stack([leads_of(name, features.needed(name)) for name in self.features]).tolist()
+        leads = np.column_stack([leads_of(name, getattr(state, name)) for name in self.features]).tolist()
         levels = [()] * len(evidence) if self.ngrams is None else self.ngrams.levels_along(*along).tolist()
         return np.array([sigmoid(self.logit(*one)) for one in zip(evidence, leads, levels, strict=True)])
 

@@ -20,7 +20,6 @@ import numpy as np
 
 from ..errors import UserError
 from .base import SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
-from .heads import GuessFeatures
 from .policy_files import AGAIN, PolicyFile
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
@@ -61,14 +60,13 @@ class DiscoHead:
         np.maximum(self._before, 0.0, out=self._before)
         return sigmoid(float(np.dot(self._second, self._hidden)))
 
-    def score_chain(self, features: GuessFeatures) -> np.ndarray:
+    def score_chain(self, state: DraftState) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        n = len(features.position)
-        position = [scaled_position(at) for at in features.position]
-        ones = np.ones((n, 1))
-        top10 = features.needed("top10")
+        position = [scaled_position(at) for at in range(state.start, state.position)]
+        top10 = np.stack(state.top10)
         top10 = as_logs(top10) if self._logs else top10
-        inputs = np.hstack([top10, np.c_[features.needed("entropy")], np.c_[position], ones]).astype(np.float32)
+        ones = np.ones((len(top10), 1))
+        inputs = np.hstack([top10, np.c_[state.entropy], np.c_[position], ones]).astype(np.float32)
         hidden = np.maximum(inputs @ self._first.T, 0.0)
         logits = hidden @ self._second[:-1] + self._second[-1]
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))

@@ -13,6 +13,7 @@ Heads with and without it are trained, and validation chooses.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from ..errors import UserError
 from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
-from .heads import HIGHEST, LEADS, GuessFeatures, leads_of
+from .heads import HIGHEST, LEADS, leads_of
 from .ledger import cheapest, rows_from_json
 from .policy_files import AGAIN, PolicyFile
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
@@ -85,19 +86,19 @@ class SpecDecHead:
         lead = LEADS[self.feature](value)
         return sum(weight * min(lead, hinge) for weight, hinge in zip(self._lead, HINGES, strict=True))
 
-    def score_chain(self, features: GuessFeatures) -> np.ndarray:
+    def score_chain(self, state: DraftState) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        x = features.needed("hidden").astype(np.float32) * self._inverse
+        x = np.stack(state.hidden) * self._inverse
         for _ in range(self._depth):
             z = 0.5 * (x @ self._block.T + self._bias)
             x += z * (1.0 + np.tanh(z))
         logits = x @ self._out + self._out_bias
         if self._lead is not None:
-            logits = logits + hinged(self.feature, features.needed(self.feature)) @ np.array(self._lead)
+            logits = logits + hinged(self.feature, getattr(state, self.feature)) @ np.array(self._lead)
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
 
 
-def hinged(feature: str, values: np.ndarray) -> np.ndarray:
+def hinged(feature: str, values: Iterable[float]) -> np.ndarray:
     """[n] values of ``feature`` -> [n, 3]: their leads up to each of HINGES."""
     return np.minimum(leads_of(feature, values)[:, None], np.array(HINGES)).astype(np.float32)
 
