@@ -57,8 +57,9 @@ def test_no_weight_is_made_up_and_each_must_give_numbers(folder, change, words):
     weights = load_file(folder / "model.safetensors")
     weights |= change(weights.pop(QUERY))
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    place = loading.LocalModel(folder, "small", "test")
     with pytest.raises(UserError, match=words):
-        loading.load_model(folder, name="small", source="test", formats=[find_format("float32")], threads=1)
+        loading.load_model(place, "small", [find_format("float32")], threads=1)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,22 @@ from .projections import read_projections
 from .slim import read_head_ids
 from .threads import TARGET_ROWS, thread_choices
 from .transformers_engine import TransformersModel, refusal
+
+
+@dataclass(slots=True)
+class LocalModel:
+    """A model on this machine.
+
+    ``source``: where it came from, without this machine's paths. ``mark``: its fingerprint, if known without hashing
+    the folder. ``gguf()``: the file that it was unpacked from, fetched again if necessary; it may hold its four-bit
+    weights.
+    """
+
+    folder: Path
+    name: str
+    source: str
+    mark: str = ""
+    gguf: Callable[[], Path] | None = None
 
 
 def choose_device(device: str) -> str:
@@ -78,26 +95,23 @@ def reads_photographs(config: dict[str, Any]) -> bool:
 
 
 def load_model(
-    folder: Path,
-    *,
+    place: LocalModel,
     name: str,
-    source: str,
     formats: Sequence[WeightFormat],
+    *,
     device: str = "cpu",
     threads: int | None = None,
     rows: tuple[int, ...] = TARGET_ROWS,
-    mark: str = "",
     spread: bool = False,
-    gguf: Callable[[], Path] | None = None,
     state_layers: int = 0,
 ) -> CachedModel:
-    """Loads the model in ``folder`` on the fastest engine that supports it.
+    """Loads the model at ``place`` as ``name`` on the fastest engine that supports it.
 
     ``formats``: those it may run in (choosing.py); of several the best for passes over ``rows`` tokens, by trying;
-    ``threads``: None finds the best number for these passes; ``mark``: its fingerprint, if known; ``spread``: over all
-    GPUs, through transformers' modules; ``gguf()``: the file that may hold its four-bit weights; ``state_layers``: of a
-    feature draft, the number of the target's layers whose states it reads. Raises UserError.
+    ``threads``: None finds the best number for these passes; ``spread``: over all GPUs, through transformers' modules;
+    ``state_layers``: of a feature draft, the number of the target's layers whose states it reads. Raises UserError.
     """
+    folder = place.folder
     config = read_config(folder)
     projections = read_projections(folder) if state_layers else {}
     dtype = formats[0].compute if spread else getattr(torch, stored_dtype(config))
@@ -107,7 +121,7 @@ def load_model(
         formats = [general_format(formats)]
         hf_model = hf_model if spread else hf_model.to(device, formats[0].compute)
     head_ids = read_head_ids(folder)
-    info = describe_model(hf_model, name, source, mark or fingerprint(folder))
+    info = describe_model(hf_model, name, place.source, place.mark or fingerprint(folder))
     info.engine, info.device = "lean" if lean else "transformers", device
     info.threads = threads or torch.get_num_threads()
     if lean:
@@ -122,9 +136,9 @@ def load_model(
         model = CudaModel(hf_model, info, weights, device, head_ids=head_ids)
     else:
         stored = None
-        if weights == "int4" and gguf is not None:
+        if weights == "int4" and place.gguf is not None:
             sizes = hf_model.config
-            stored = read_groups(gguf(), sizes.num_attention_heads, sizes.num_key_value_heads)
+            stored = read_groups(place.gguf(), sizes.num_attention_heads, sizes.num_key_value_heads)
         model = LeanModel(hf_model, info, weights, head_ids=head_ids, stored=stored)
     if projections:
         model.take_projections(projections, state_layers)

@@ -11,7 +11,6 @@ from ..records.pairs import BLOCK, FEATURE, HEADS, TEXT_MODEL, DraftKind, find_p
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
-from .formats import WeightFormat
 from .hub import Hub, HuggingFaceHub, Report
 from .huge_pages import use_huge_pages
 from .inputs import EncodedPrompt
@@ -24,8 +23,8 @@ from .loading import (
     weight_bytes,
 )
 from .seeing import Eyes, PhotoEyes, SceneEyes
-from .sources import LocalModel, Size, Sources
-from .threads import DRAFT_ROWS, TARGET_ROWS, fixed_threads
+from .sources import Size, Sources
+from .threads import DRAFT_ROWS, fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
 from .transformers_engine import TransformersModel
 
@@ -130,29 +129,6 @@ def load_pair(
     threads = fixed_threads(threads)
     spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], dtype, device)
 
-    def load(
-        which: str,
-        place: LocalModel,
-        formats: list[WeightFormat],
-        rows: tuple[int, ...],
-        spread: bool = False,
-        state_layers: int = 0,
-    ) -> CachedModel:
-        report(f"Loading {which}", None)
-        return load_model(
-            place.folder,
-            name=which,
-            source=place.source,
-            formats=formats,
-            device=device,
-            threads=threads,
-            rows=rows,
-            mark=place.mark,
-            spread=spread,
-            gguf=place.gguf,
-            state_layers=state_layers,
-        )
-
     def load_draft(which: str) -> CachedModel:
         kind = described.kind_of(which)
         if kind.kind not in (TEXT_MODEL.kind, FEATURE, HEADS, BLOCK):
@@ -162,14 +138,19 @@ def load_pair(
         place = sources.fetch(described.drafts[which])
         formats = draft_formats(dtype, described.weights_of(which), device, stored_dtype(read_config(place.folder)))
         state_layers = 0 if kind.kind == TEXT_MODEL.kind else len(kind.layers)
-        draft = load(which, place, formats, DRAFT_ROWS, state_layers=state_layers)
+        report(f"Loading {which}", None)
+        draft = load_model(
+            place, which, formats, device=device, threads=threads, rows=DRAFT_ROWS, state_layers=state_layers
+        )
         if kind.sees and draft.hidden_size != model.hidden_size:
             raise UserError(f"The draft {which} cannot read pictures: it is not as wide as the target.")
         return draft
 
     tokenizer = load_tokenizer(first.folder)
     stored = stored_dtype(read_config(first.folder))
-    model = load(first.name, first, target_formats(dtype, device, stored), TARGET_ROWS, spread)
+    formats = target_formats(dtype, device, stored)
+    report(f"Loading {first.name}", None)
+    model = load_model(first, first.name, formats, device=device, threads=threads, spread=spread)
     eyes: Eyes | None = SceneEyes(Path(described.pictures), model.hidden_size) if described.pictures else None
     if isinstance(model, TransformersModel) and reads_photographs(read_config(first.folder)):
         eyes = PhotoEyes(first.folder, model.module)

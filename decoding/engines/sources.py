@@ -20,7 +20,7 @@ from ..records.pairs import PairDescription
 from .checks import INDEX_FILE, check_same_tokenizer
 from .gguf import file_of, record_of, unpack
 from .hub import Hub, Report, Repository, is_hub_id
-from .loading import config_in, read_config
+from .loading import LocalModel, config_in, read_config
 from .slim import is_slim, materialise
 from .tokenizer import load_tokenizer
 
@@ -40,21 +40,6 @@ SMALL_FILES = (
     "processor_config.json",
     "preprocessor_config.json",
 )
-
-
-@dataclass(slots=True)
-class LocalModel:
-    """A model on this machine.
-
-    ``source``: where it came from, without this machine's paths. ``mark``: its fingerprint, if known without hashing
-    the folder. ``gguf()``: the file that it was unpacked from, fetched again if necessary.
-    """
-
-    folder: Path
-    name: str
-    source: str
-    mark: str = ""
-    gguf: Callable[[], Path] | None = None
 
 
 class Source(Protocol):
