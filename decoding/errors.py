@@ -1,5 +1,7 @@
 """The two exceptions of this program: bad input, explained in one sentence, and a requested stop."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -12,6 +14,15 @@ class UserError(ValueError):
 
 class Cancelled(Exception):
     """A stop was requested. Raised where only an exception can end the work."""
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turns an OSError into a UserError: ``what`` failed, as the beginning of a sentence, and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror or error}.") from error
 
 
 def sentence_of(error: Exception) -> str:

@@ -18,7 +18,7 @@ import typer
 from rich.markdown import Markdown
 from rich.text import Text
 
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..files import write_whole
 from ..records.json_lines import Lines
 from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, one_task, out, print_json, progress_bar
@@ -83,11 +83,9 @@ def _write(data: list[dict[str, Any]], folder: Path) -> None:
     from ..engines.loading import gpu_name
 
     command = shlex.join(["python", "-m", "decoding", *sys.argv[1:]])
-    try:
+    with explained(f"The report could not be written into {folder}"):
         write_whole(folder / "bench.json", json.dumps(data, indent=1) + "\n")
         write_whole(folder / "bench.md", as_document(data, command, gpu_name(data[0]["device"])))
-    except OSError as error:
-        raise UserError(f"The report could not be written into {folder}: {error.strerror or error}.") from error
     err.print(Text(f"Wrote {folder / 'bench.json'}, {folder / 'bench.md'}"))
 
 

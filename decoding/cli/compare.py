@@ -15,7 +15,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from ..backends.jobs import FittedJobs, Jobs
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..records.events import Event, Numbering, guarded
 from ..records.generate import is_recorded, why_not_again
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
@@ -125,10 +125,8 @@ def _check_writable(file: Path) -> None:
         raise UserError(f"There is no folder {file.parent} to write {file.name} into.")
     if file.is_dir():
         raise UserError(f"{file} is a folder: name the file to write in it.")
-    try:
+    with explained(f"Cannot write into {file.absolute().parent}"):
         TemporaryFile(dir=file.absolute().parent).close()
-    except OSError as error:
-        raise UserError(f"Cannot write into {file.absolute().parent}: {error.strerror or error}.") from error
 
 
 def _read_prompt(prompt: str, file: Path | None) -> str:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..errors import UserError
+from ..errors import explained
 from ..records.request import SETTINGS
 from ..records.settings import Setting, with_parameters
 
@@ -40,10 +40,8 @@ def print_json(data: Any) -> None:
 
 def make_folder(folder: Path) -> None:
     """Before minutes of measuring: raises UserError if ``folder`` cannot be made."""
-    try:
+    with explained(f"Cannot write into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot write into {folder}: {error.strerror or error}.") from error
 
 
 def visible(text: str) -> str:

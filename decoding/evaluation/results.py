@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..files import safe_name, write_whole
 from ..records.run_file import to_plain
 from ..records.suites import PAPERS
@@ -230,7 +230,5 @@ def shipped_name(result: EvaluationResult) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Writes the file atomically. Raises UserError."""
-    try:
+    with explained(f"Cannot write {path}"):
         write_whole(path, text)
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error

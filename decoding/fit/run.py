@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import product
@@ -27,7 +27,7 @@ from ..comparison.prepare import (
 )
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
-from ..errors import Cancelled, UserError
+from ..errors import Cancelled, UserError, explained
 from ..lookahead.base import SL_CAP
 from ..lookahead.fitted import FOLDER, load_heads
 from ..lookahead.heads import Head
@@ -272,9 +272,5 @@ def _write(folder: Path, policies: list[PolicyFile]) -> None:
             write_policy(folder, policy)
 
 
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"Cannot write the fitted policies into {folder.name}: {error.strerror or error}.") from error
+def _writing(folder: Path) -> AbstractContextManager[None]:
+    return explained(f"Cannot write the fitted policies into {folder.name}")

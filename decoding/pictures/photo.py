@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..files import digest_of
 
 MAX_FILE_BYTES = 20 * 2**20
@@ -27,12 +27,10 @@ def is_photo(picture: str) -> bool:
 
 def pack_file(path: Path) -> str:
     """The photograph in the file at ``path`` as a request carries it. Raises UserError."""
-    try:
+    with explained(f"Cannot read the picture {path.name}"):
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MB, the limit for a picture.")
         image = _opened(path.read_bytes(), path.name)
-    except OSError as error:
-        raise UserError(f"Cannot read the picture {path.name}: {error.strerror or error}.") from error
     return packed(image)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..files import write_whole
 
 
@@ -26,22 +26,18 @@ class Lines:
 
     def add(self, record: dict[str, Any]) -> None:
         """Write one record through to the file. Raises UserError where that fails."""
-        try:
+        with explained(f"Cannot write {self.path.name}"):
             self._file.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
             self._file.flush()
-        except OSError as error:
-            raise UserError(f"Cannot write {self.path.name}: {error.strerror or error}.") from error
         self.records.append(record)
 
     def close(self) -> None:
         self._file.close()
 
     def _open(self, stale: str) -> Iterator[dict[str, Any]]:
-        try:
+        with explained(f"Cannot use {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lines = read_lines(self.path)
-        except OSError as error:
-            raise UserError(f"Cannot use {self.path}: {error.strerror or error}.") from error
         if lines and lines[0] != self.key:
             if stale == "refuse":
                 different = [name for name in self.key if lines[0].get(name) != self.key[name]]

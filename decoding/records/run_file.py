@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..errors import UserError, first_fault
+from ..errors import UserError, explained, first_fault
 from ..files import write_whole
 from .events import Event
 from .proposal import parents_in
@@ -65,21 +65,17 @@ def run_of_events(events: Iterable[Event]) -> Run | None:
 def load_run(path: str | Path) -> Run:
     """Reads and checks the run file at ``path``. Raises UserError."""
     path = Path(path)
-    try:
+    with explained(f"Cannot read the run file {path.name}"):
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MB, the limit.")
         return run_from_json(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"Cannot read the run file {path.name}: {error.strerror or error}.") from error
 
 
 def save_run(run: Run, path: str | Path) -> None:
     """Writes ``run`` to ``path`` atomically. Raises UserError."""
     path = Path(path)
-    try:
+    with explained(f"Cannot write the run file {path}"):
         write_whole(path, run_to_json(run))
-    except OSError as error:
-        raise UserError(f"Cannot write the run file {path}: {error.strerror or error}.") from error
 
 
 DRAFTED = ("accepted", "rejected", "dropped")
