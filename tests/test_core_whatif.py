@@ -129,7 +129,7 @@ def test_trees_write_the_target_s_own_text_and_follow_from_how_one_grows_at_each
     chain = chain_of(prepared, draft, reference.output)
     simulated = simulate_trees(chain, growths, costs, make_policy(prepared.lanes[0]), limit)
     assert simulated.iterations == shape_of(live)
-    assert simulated.draft_passes == len(reads) == sum(it.reads for it in live.iterations)
+    assert simulated.counts.draft_passes == len(reads) == sum(it.reads for it in live.iterations)
 
 
 def test_trees_beyond_what_was_recorded_are_refused():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from decoding.analysis.metrics import speedup, thrown_away
+from decoding.analysis.counts import counts
+from decoding.analysis.metrics import speedup
 from decoding.records.request import CompareRequest
 from tests.toy import ToyPair, finished_run
 from viz.figures.race import draw_run, plain, static_speedups
@@ -78,8 +79,8 @@ def test_every_draft_of_a_run_has_its_line():
 def test_sentences_count_what_the_run_counts():
     run = make_run(lanes=LANES)
     sentence = drawn(run)["lookahead"].sentence
-    assert f"Static 5 threw away {thrown_away(run.lanes[1])} of" in sentence
-    assert f"Confidence 0.5 threw away {thrown_away(run.lanes[2])} of" in sentence
+    assert f"Static 5 threw away {counts(run.lanes[1]).thrown_away} of" in sentence
+    assert f"Confidence 0.5 threw away {counts(run.lanes[2]).thrown_away} of" in sentence
 
 
 def test_a_run_without_drafting_lanes_has_no_figures():

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.analysis import metrics
+from decoding.analysis.counts import Counts, counts
 from decoding.analysis.lane_figures import lane_figures
 from decoding.records.trace import Chain, Guesses, Iteration, Repeat, Token, Trace, Verdict
 from tests.runs import make_run
@@ -47,22 +48,23 @@ def hand_run():
     return replace(make_run(n_tokens=13), lanes=[plain(), by_hand()])
 
 
-COUNTS = {metrics.target_passes: 5, metrics.draft_passes: 15, metrics.accepted: 9, metrics.thrown_away: 6}
 RATES = {
-    metrics.tokens_per_target_pass: 1 + 9 / 5,  # as if the last had emitted one
-    metrics.block_efficiency: 13 / 5,  # as it came
-    metrics.acceptance_rate: 9 / 15,
-    metrics.first_guess_hit_rate: 3 / 4,
-    metrics.discard_rate: 6 / 13,
-    metrics.verification_rate: 5 / 13,
-    metrics.mean_sl: 3.0,
-    metrics.seconds_per_token: 2.5 / 13,
+    "tokens_per_target_pass": 1 + 9 / 5,  # as if the last had emitted one
+    "block_efficiency": 13 / 5,  # as it came
+    "acceptance_rate": 9 / 15,
+    "discard_rate": 6 / 13,
+    "verification_rate": 5 / 13,
+    "mean_sl": 3.0,
 }
 
 
-@pytest.mark.parametrize("figure, value", (COUNTS | RATES).items())
-def test_counts_and_rates(figure, value):
-    assert figure(by_hand()) == pytest.approx(value)
+def test_counts_and_rates():
+    found = counts(by_hand())
+    assert found == Counts(target_passes=5, drafted=15, draft_passes=15, accepted=9, tokens=13)
+    assert found.thrown_away == 6
+    assert {name: getattr(found, name) for name in RATES} == pytest.approx(RATES)
+    assert metrics.first_guess_hit_rate(by_hand()) == 3 / 4
+    assert metrics.seconds_per_token(by_hand()) == pytest.approx(2.5 / 13)
 
 
 def test_speedup_pairs_the_repeats_and_end_to_end_has_the_prefill_in_it():
@@ -115,7 +117,9 @@ def test_match_rate_and_the_oracle_belong_to_the_chain():
 def test_nothing_decoded_gives_no_figures_and_no_crash():
     empty = Trace("static:5", "static", "shallow", [], [], [], "cancelled", Verdict(None))
     run = replace(hand_run(), lanes=[plain(), empty])
-    assert {rate(empty) for rate in (*RATES, metrics.decode_seconds)} == {None}
+    assert {getattr(counts(empty), name) for name in RATES} == {None}
+    figures = metrics.first_guess_hit_rate, metrics.seconds_per_token, metrics.decode_seconds
+    assert [figure(empty) for figure in figures] == [None] * 3
     assert metrics.where_time_goes(run, empty) == {} and metrics.loop_share(run, empty) is None
     assert metrics.speedup(run, empty) is None and metrics.predicted_speedup(run, empty) is None
     assert [figure.key for figure in lane_figures(run, empty)]
@@ -158,11 +162,11 @@ def test_static_opt_is_the_best_of_the_sweep():
 def test_invariants(seed, match, n_tokens):
     run = make_run(seed=seed, match=match, n_tokens=n_tokens, alternatives=1)
     for trace in run.lanes:
-        passes, drafted = metrics.target_passes(trace), metrics.draft_passes(trace)
-        assert metrics.accepted(trace) + metrics.thrown_away(trace) == drafted
-        assert metrics.verification_rate(trace) == pytest.approx(1 / metrics.block_efficiency(trace))
-        assert 1 <= metrics.block_efficiency(trace) <= metrics.tokens_per_target_pass(trace) + 1e-12
+        found = counts(trace)
+        assert found.accepted + found.thrown_away == found.drafted == found.draft_passes
+        assert found.verification_rate == pytest.approx(1 / found.block_efficiency)
+        assert 1 <= found.block_efficiency <= found.tokens_per_target_pass + 1e-12
         if trace.policy == "oracle":
-            assert metrics.thrown_away(trace) == 0
-            assert passes <= min(metrics.target_passes(other) for other in run.lanes)
+            assert found.thrown_away == 0
+            assert found.target_passes <= min(counts(other).target_passes for other in run.lanes)
             assert [it.n_drafted for it in trace.iterations][:-1] == metrics.oracle_sls(run.chains["shallow"])[:-1]

@@ -13,7 +13,8 @@ from typing import Any
 
 import gradio as gr
 
-from decoding.analysis.metrics import acceptance_rate, mean_sl, speedup, tokens_per_target_pass
+from decoding.analysis.counts import counts
+from decoding.analysis.metrics import speedup
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.whatif import Replay
 from decoding.backends.base import Backend
@@ -143,14 +144,14 @@ def sentences_as_errors() -> Iterator[None]:
 
 def lane_summary(run: Run, trace: Trace) -> dict[str, Any]:
     """The main figures of a lane; None for figures that do not apply."""
-    measured = speedup(run, trace)
+    measured, found = speedup(run, trace), counts(trace)
     return {
         "lane": trace.lane,
         "speedup": round(measured.median, 3) if measured else None,
         "speedup_range": [round(measured.low, 3), round(measured.high, 3)] if measured else None,
-        "tokens_per_target_pass": _rounded(tokens_per_target_pass(trace)),
-        "acceptance_rate": _rounded(acceptance_rate(trace)),
-        "mean_speculation_length": _rounded(mean_sl(trace)) if trace.draft else None,
+        "tokens_per_target_pass": _rounded(found.tokens_per_target_pass),
+        "acceptance_rate": _rounded(found.acceptance_rate),
+        "mean_speculation_length": _rounded(found.mean_sl) if trace.draft else None,
         "same_text_as_plain_decoding": trace.verdict.same,
     }
 

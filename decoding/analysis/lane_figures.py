@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..records.generate import is_recorded
 from ..records.trace import Chain, Run, Trace
 from . import metrics
+from .counts import counts
 from .metrics import Spread
 
 
@@ -77,21 +78,23 @@ def _latency_figure(trace: Trace) -> Figure | None:
 
 
 def _pass_figures(trace: Trace) -> list[Figure | None]:
-    n, tokens = metrics.target_passes(trace), len(trace.output)
+    found = counts(trace)
+    n, tokens = found.target_passes, found.tokens
     passes = _figure("target_passes", "target passes", n, "", f"iterations after the prefill, for {tokens} tokens")
     if not n or not trace.draft:
         return [passes]
     formula = (
-        f"1 + accepted / iterations = 1 + {metrics.accepted(trace)} / {n}; "
-        f"tokens / iterations with the truncated last one as it is: {metrics.block_efficiency(trace):.2f}"
+        f"1 + accepted / iterations = 1 + {found.accepted} / {n}; "
+        f"tokens / iterations with the truncated last one as it is: {found.block_efficiency:.2f}"
     )
-    per_pass = metrics.tokens_per_target_pass(trace)
+    per_pass = found.tokens_per_target_pass
     return [_figure("tokens_per_target_pass", "tokens per target pass", per_pass, ".2f", formula), passes]
 
 
 def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
-    drafted, lost = metrics.drafted(trace), metrics.thrown_away(trace)
-    n, tokens = metrics.target_passes(trace), len(trace.output)
+    found = counts(trace)
+    n, drafted, draft_passes, accepted, tokens = found
+    lost = found.thrown_away
     firsts = metrics.first_guesses(trace)
     first_hits = sum(token.fate == "accepted" for token in firsts)
     rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
@@ -100,7 +103,7 @@ def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
         _figure(
             "draft_passes",
             "draft passes",
-            metrics.draft_passes(trace),
+            draft_passes,
             "",
             "one for each drafted token, or for each place of a tree",
         ),
@@ -115,22 +118,22 @@ def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
         _figure(
             "acceptance_rate",
             "acceptance rate",
-            metrics.acceptance_rate(trace),
+            found.acceptance_rate,
             ".0%",
-            f"accepted / drafted = {drafted - lost} / {drafted}; it measures the policy as much as the draft",
+            f"accepted / drafted = {accepted} / {drafted}; it measures the policy as much as the draft",
         ),
         _match_figure(chain) if chain else None,
         _figure(
             "discard_rate",
             "discard rate",
-            metrics.discard_rate(trace),
+            found.discard_rate,
             ".2f",
             f"thrown away / tokens = {lost} / {tokens}",
         ),
         _figure(
             "verification_rate",
             "verification rate",
-            metrics.verification_rate(trace),
+            found.verification_rate,
             ".2f",
             f"target passes / tokens = {n} / {tokens}",
         ),

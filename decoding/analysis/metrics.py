@@ -1,4 +1,5 @@
-"""The figures of a run, as pure functions over run files; each docstring has its formula.
+"""The figures of a run, as pure functions over run files; each docstring has its formula. Those that follow from counts
+are in :mod:`.counts`.
 
 ``iterations`` counts target passes after the prefill. The last iteration may be *truncated*: the token limit reduces
 its SL, and if the text ends within its accepted tokens it emits no token of the target's own. It counts unchanged
@@ -30,64 +31,7 @@ class Spread:
         return cls(median(values), min(values), max(values)) if values else None
 
 
-# -- counts of one lane --------------------------------------------------------------------------------
-
-
-def target_passes(trace: Trace) -> int:
-    """Target passes after the prefill: one per iteration."""
-    return len(trace.iterations)
-
-
-def drafted(trace: Trace) -> int:
-    """Drafted tokens: sum of the SLs, or of the sizes of trees."""
-    return sum(iteration.n_drafted for iteration in trace.iterations)
-
-
-def draft_passes(trace: Trace) -> int:
-    """Passes of the draft: one for each drafted token, or for each place of a tree."""
-    return sum(iteration.n_steps for iteration in trace.iterations)
-
-
-def accepted(trace: Trace) -> int:
-    """Drafted tokens that became text."""
-    return sum(iteration.n_accepted for iteration in trace.iterations)
-
-
-def thrown_away(trace: Trace) -> int:
-    """Drafted tokens that did not become text: rejected and dropped, ``drafted - accepted``."""
-    return drafted(trace) - accepted(trace)
-
-
-# -- rates of one lane ---------------------------------------------------------------------------------
-
-
-def tokens_per_target_pass(trace: Trace) -> float | None:
-    """``1 + accepted / iterations``: vLLM's mean acceptance length.
-
-    The target's own token counts in every iteration, even if the truncated last one emitted none. None if nothing was
-    decoded.
-    """
-    return 1 + accepted(trace) / len(trace.iterations) if trace.iterations else None
-
-
-def block_efficiency(trace: Trace) -> float | None:
-    """``tokens / iterations``: tokens per target pass, with the truncated last iteration unchanged."""
-    return len(trace.output) / len(trace.iterations) if trace.iterations else None
-
-
-def mean_sl(trace: Trace) -> float | None:
-    """``drafted / iterations``, the truncated last iteration included."""
-    return drafted(trace) / len(trace.iterations) if trace.iterations else None
-
-
-def acceptance_rate(trace: Trace) -> float | None:
-    """``accepted / drafted``; None if nothing was drafted.
-
-    It measures the policy as much as the draft: a policy that stops sooner has a higher rate. Show it together with
-    :func:`first_guess_hit_rate` and :func:`match_rate`.
-    """
-    n_drafted = drafted(trace)
-    return accepted(trace) / n_drafted if n_drafted else None
+# -- the first guesses of one lane ---------------------------------------------------------------------
 
 
 def first_guesses(trace: Trace) -> list[Token]:
@@ -103,16 +47,6 @@ def first_guess_hit_rate(trace: Trace) -> float | None:
     """
     firsts = first_guesses(trace)
     return sum(token.fate == "accepted" for token in firsts) / len(firsts) if firsts else None
-
-
-def discard_rate(trace: Trace) -> float | None:
-    """SpecDec++'s ``N_discarded / N``: drafted tokens thrown away (the rejected one too) per token of text."""
-    return thrown_away(trace) / len(trace.output) if trace.output else None
-
-
-def verification_rate(trace: Trace) -> float | None:
-    """SpecDec++'s ``N_target / N``: target passes per token of text."""
-    return len(trace.iterations) / len(trace.output) if trace.output else None
 
 
 # -- the draft, under any policy -----------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..lookahead.static import Static
 from ..records.generate import why_no_chain
 from ..records.trace import Chain, Costs, Finish, Guesses, Run
+from .counts import Counts
 from .run_costs import run_costs
 
 
@@ -37,20 +38,11 @@ class Simulated:
     steps: list[int] | None = None  # draft passes of each iteration; None for chains: one for each guess
 
     @property
-    def target_passes(self) -> int:
-        return len(self.iterations)
-
-    @property
-    def guesses(self) -> int:
-        return sum(n for _, n, _ in self.iterations)
-
-    @property
-    def draft_passes(self) -> int:
-        return self.guesses if self.steps is None else sum(self.steps)
-
-    @property
-    def accepted(self) -> int:
-        return sum(a for _, _, a in self.iterations)
+    def counts(self) -> Counts:
+        drafted = sum(n for _, n, _ in self.iterations)
+        draft_passes = drafted if self.steps is None else sum(self.steps)
+        accepted = sum(n for _, _, n in self.iterations)
+        return Counts(len(self.iterations), drafted, draft_passes, accepted, self.n_tokens)
 
 
 @dataclass

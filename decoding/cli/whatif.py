@@ -49,14 +49,15 @@ def _measured(run: Run) -> dict[str, Spread]:
 
 
 def _plain(lane: str, found: Simulated, measured: Spread | None) -> dict[str, Any]:
+    counts = found.counts
     return {
         "lane": lane,
         "speedup_simulated": found.speedup,
         "speedup_measured": measured.median if measured else None,
         "tokens": found.n_tokens,
-        "target_passes": found.target_passes,
-        "draft_passes": found.draft_passes,
-        "accepted": found.accepted,
+        "target_passes": counts.target_passes,
+        "draft_passes": counts.draft_passes,
+        "accepted": counts.accepted,
         "iterations": found.iterations,
     }
 
@@ -72,14 +73,14 @@ def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], co
         table.add_column(heading, justify="right", no_wrap=True)
     best = max(one.speedup for one in found.values())
     for lane, one in found.items():
-        spread = measured.get(lane)
+        spread, counts = measured.get(lane), one.counts
         cells = (
             f"{one.speedup:.2f}×",
             f"{spread.median:.2f}×" if spread else "",
-            f"{1 + one.accepted / max(1, one.target_passes):.2f}",
-            str(one.target_passes),
-            str(one.draft_passes),
-            str(one.draft_passes - one.accepted),
+            f"{counts.tokens_per_target_pass or 1:.2f}",
+            str(counts.target_passes),
+            str(counts.draft_passes),
+            str(counts.thrown_away),
         )
         table.add_row(Text(lane), *cells, style="bold" if one.speedup == best else "")
     out.print(table)

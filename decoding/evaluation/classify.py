@@ -29,7 +29,7 @@ def predict(replayed: Replayed) -> dict[str, float]:
 
     None of them for a policy that never drafts, and for trees, which have several guesses for one place.
     """
-    if replayed.branches or not replayed.draft_passes:
+    if replayed.branches or not replayed.counts.draft_passes:
         return {}
     lane = parse_lane(replayed.lane)
     pairs = [

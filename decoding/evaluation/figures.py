@@ -33,8 +33,9 @@ class Metric:
     """A figure of a policy over all suites, and how its column shows it.
 
     ``of``: its value, None if the policy has no such figure; by default it is among those of :func:`predict`,
-    :func:`losses` and :func:`correct`. ``beside``: another metric; the change from it follows in brackets, in percent.
-    ``note``: explains the column, which is left out where no policy has the figure.
+    :func:`losses` and :func:`correct`, or the lane's counts and their rates. ``beside``: another metric; the change
+    from it follows in brackets, in percent. ``note``: explains the column, which is left out where no policy has the
+    figure.
     """
 
     name: str
@@ -63,19 +64,19 @@ METRICS = [
     Metric("precision", "precision", PREDICTION, percent),
     Metric("recall", "recall", PREDICTION, percent),
     Metric("auc", "AUC of the score", PREDICTION, _decimals(2)),
-    Metric("target_passes", "target passes", PASSES, count, lambda one: one.target_passes),
-    Metric("draft_passes", "draft passes", PASSES, count, lambda one: one.draft_passes),
-    Metric("tokens_per_target_pass", "tokens per pass", PASSES, _decimals(2), lambda one: one.tokens_per_target_pass),
+    Metric("target_passes", "target passes", PASSES, count),
+    Metric("draft_passes", "draft passes", PASSES, count),
+    Metric("tokens_per_target_pass", "tokens per pass", PASSES, _decimals(2)),
     Metric(
         "guesses_per_tree",
         "guesses per tree",
         PASSES,
         _decimals(1),
-        lambda one: one.guesses_per_tree,
+        lambda one: one.counts.mean_sl if one.branches else None,
         note="Guesses per tree: of one target pass; tokens per pass minus one of them are accepted.",
     ),
-    Metric("discard_rate", "discard rate", PASSES, _decimals(3), lambda one: one.discard_rate),
-    Metric("verification_rate", "verification rate", PASSES, _decimals(3), lambda one: one.verification_rate),
+    Metric("discard_rate", "discard rate", PASSES, _decimals(3)),
+    Metric("verification_rate", "verification rate", PASSES, _decimals(3)),
     Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3)),
     Metric("check_s", "checking", LOSSES, _decimals(3, 1e3)),
     Metric("decision_s", "deciding", LOSSES, _decimals(3, 1e3)),
@@ -148,7 +149,10 @@ def policy_figures(
 def metric_values(replayed: Replayed) -> dict[str, float]:
     """Name -> value of those of METRICS that the lane has."""
     parts = predict(replayed) | losses(replayed) | correct(replayed)
-    values = {one.name: one.of(replayed) if one.of else parts.get(one.name) for one in METRICS}
+    values = {
+        one.name: one.of(replayed) if one.of else parts.get(one.name, getattr(replayed.counts, one.name, None))
+        for one in METRICS
+    }
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
@@ -274,5 +278,6 @@ def sweep_figures(
     """
     for lane in lanes:
         replayed = replay_lane(lane, samples, costs, heads)
-        for name in ("discard_rate", "verification_rate", "speedup"):
-            yield Figure(replayed.draft, lane, ALL, f"sweep_{name}", getattr(replayed, name), n=len(samples))
+        for name in ("discard_rate", "verification_rate"):
+            yield Figure(replayed.draft, lane, ALL, f"sweep_{name}", getattr(replayed.counts, name), n=len(samples))
+        yield Figure(replayed.draft, lane, ALL, "sweep_speedup", replayed.speedup, n=len(samples))

@@ -23,15 +23,15 @@ def losses(replayed: Replayed) -> dict[str, float]:
     ``too_soon`` counts, per token, iterations that the policy ended by its own decision although the next guess would
     have held. Trees have neither.
     """
-    draft, costs, tokens = replayed.draft, replayed.costs, int(replayed.tokens.sum())
+    draft, costs, counts = replayed.draft, replayed.costs, replayed.counts
     c, decision = costs.draft_step[draft], costs.decision.get(parse_lane(replayed.lane).policy, 0.0)
     lengths = replayed.lengths
-    unit = costs.target_s / tokens
+    unit = costs.target_s / counts.tokens
     parts = {
-        "draft_s": (sum(costs.start(n, draft) for n in lengths) + replayed.draft_passes * c) * unit,
+        "draft_s": (sum(costs.start(n, draft) for n in lengths) + counts.draft_passes * c) * unit,
         "check_s": sum(costs.verify(n + 1) for n in lengths) * unit,
-        "decision_s": replayed.guesses * decision * unit,
-        "loop_s": replayed.target_passes * costs.overhead * unit,
+        "decision_s": counts.drafted * decision * unit,
+        "loop_s": counts.target_passes * costs.overhead * unit,
     }
     if replayed.branches:
         return parts
@@ -40,8 +40,8 @@ def losses(replayed: Replayed) -> dict[str, float]:
         _stopped_too_soon(sample, one.iterations, replayed.cap)
         for sample, one in zip(replayed.samples, replayed.simulated)
     )
-    too_long = replayed.thrown_away * (c + decision + slope)
-    return parts | {"too_long_s": too_long * unit, "too_soon": too_soon / tokens}
+    too_long = counts.thrown_away * (c + decision + slope)
+    return parts | {"too_long_s": too_long * unit, "too_soon": too_soon / counts.tokens}
 
 
 def _stopped_too_soon(sample: Sample, iterations: Sequence[tuple[int, int, int]], cap: int | None) -> int:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ..analysis.counts import Counts
 from ..analysis.trees import Growth, simulate_trees
 from ..analysis.whatif import Replay, Simulated
 from ..lookahead.base import LookaheadPolicy, TreePolicy
@@ -70,51 +71,15 @@ class Replayed:
         """The guesses of each iteration."""
         return [n for one in self.simulated for _, n, _ in one.iterations]
 
-    @property
-    def target_passes(self) -> int:
-        return sum(one.target_passes for one in self.simulated)
-
-    @property
-    def draft_passes(self) -> int:
-        return sum(one.draft_passes for one in self.simulated)
+    @cached_property
+    def counts(self) -> Counts:
+        """Over all samples."""
+        return Counts(*map(sum, zip(*(one.counts for one in self.simulated))))
 
     @property
     def branches(self) -> bool:
         """Whether the lane guesses trees."""
         return any(one.steps is not None for one in self.simulated)
-
-    @property
-    def guesses(self) -> int:
-        return sum(one.guesses for one in self.simulated)
-
-    @property
-    def accepted(self) -> int:
-        return sum(one.accepted for one in self.simulated)
-
-    @property
-    def thrown_away(self) -> int:
-        """Guesses that did not hold."""
-        return self.guesses - self.accepted
-
-    @property
-    def tokens_per_target_pass(self) -> float:
-        """One, and the guesses that held."""
-        return 1 + self.accepted / self.target_passes
-
-    @property
-    def guesses_per_tree(self) -> float | None:
-        """Guesses per target pass of a policy for trees."""
-        return self.guesses / self.target_passes if self.branches else None
-
-    @property
-    def discard_rate(self) -> float:
-        """Drafts thrown away, per token of text: SpecDec++'s."""
-        return self.thrown_away / int(self.tokens.sum())
-
-    @property
-    def verification_rate(self) -> float:
-        """Target passes, per token of text: SpecDec++'s."""
-        return self.target_passes / int(self.tokens.sum())
 
     @property
     def speedup(self) -> float:

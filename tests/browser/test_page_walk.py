@@ -210,7 +210,7 @@ def test_the_simulated_lane_guesses_with_the_draft_that_is_chosen(page):
         choice.select_option(draft)
         page.get_by_label("SL of a simulated static lane").fill("7")
         expected = simulate_lane(run, lane)
-        measure = f"{expected.speedup:.2f}× simulated, {expected.target_passes} target passes"
+        measure = f"{expected.speedup:.2f}× simulated, {expected.counts.target_passes} target passes"
         expect(page.locator(".sd-sim-note")).to_contain_text(f"Always guessing 7 with {draft}: {measure}")
 
 

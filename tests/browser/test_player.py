@@ -244,7 +244,9 @@ def test_the_sl_slider_answers_from_the_what_if_and_the_simulated_lane_has_a_col
     slider.fill("12")
     expected = simulate_lane(run, "static:12")
     note = page.locator(".sd-sim-note").inner_text()
-    assert f"Always guessing 12: {expected.speedup:.2f}× simulated, {expected.target_passes} target passes" in note
+    assert (
+        f"Always guessing 12: {expected.speedup:.2f}× simulated, {expected.counts.target_passes} target passes" in note
+    )
     assert "simulated" in page.locator(".sd-race .sd-sim").inner_text()
     assert page.evaluate("player.views.at(-1).lane.keptAt.length") == len(run.lanes[0].output)
     assert page.evaluate("player.total") >= page.evaluate("player.views.at(-1).lane.end") - 1e-9
@@ -263,7 +265,7 @@ def test_the_threshold_slider_re_simulates(page, run):
     page.locator(".sd-threshold input").first.fill("3")  # 0.20
     expected = simulate_lane(run, "confidence:0.2")
     text = page.locator(".sd-threshold p").nth(1).inner_text()
-    assert f"Simulated at 0.20: {expected.speedup:.2f}×, {expected.target_passes} target passes" in text
+    assert f"Simulated at 0.20: {expected.speedup:.2f}×, {expected.counts.target_passes} target passes" in text
     assert page.locator(".sd-threshold .sd-dot-a").first.get_attribute("d")
 
 

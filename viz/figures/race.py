@@ -14,7 +14,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from decoding.analysis.metrics import draft_passes, mean_sl, speedup, thrown_away
+from decoding.analysis.counts import counts
+from decoding.analysis.metrics import speedup
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.whatif import Replay
 from decoding.lookahead.lanes import is_usable
@@ -168,8 +169,8 @@ def lookahead_sentence(traces: list[Trace]) -> str:
 
 
 def _wasted(trace: Trace) -> str:
-    wasted, drafted = thrown_away(trace), draft_passes(trace)
-    text = f"{lane_name(trace.lane)} threw away {wasted:,} of {drafted:,} guesses"
+    found = counts(trace)
+    text = f"{lane_name(trace.lane)} threw away {found.thrown_away:,} of {found.draft_passes:,} guesses"
     if any(it.holds is None for it in trace.iterations):
         return text
     short = sum(it.holds > it.n_drafted for it in trace.iterations[:-1])
@@ -205,7 +206,7 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
 def iterations_sentence(traces: list[Trace]) -> str:
     """The number of iterations and the mean SL of each lane."""
     shown = [
-        f"{lane_name(trace.lane)} took {len(trace.iterations):,} (SL {mean_sl(trace):.1f} on average)"
+        f"{lane_name(trace.lane)} took {len(trace.iterations):,} (SL {counts(trace).mean_sl:.1f} on average)"
         for trace in traces
     ]
     return f"A line that ends sooner needed fewer passes of the target: {', '.join(shown)}."
@@ -232,7 +233,7 @@ def draw_static_speedups(run: Run) -> Drawing:
         if trace.draft and measured and trace.iterations:
             figure.add_trace(_lane_point(index, trace, measured))
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
-    widest = max([20.0, *(mean_sl(trace) or 0 for trace in run.lanes if trace.draft)])
+    widest = max([20.0, *(counts(trace).mean_sl or 0 for trace in run.lanes if trace.draft)])
     figure.update_xaxes(title_text="SL, or mean SL (tokens)", range=[0, widest + 1])
     figure.update_yaxes(title_text="speedup (times plain)", rangemode="tozero")
     figure.update_layout(bargap=0)
@@ -248,7 +249,7 @@ def static_speedups(run: Run, draft: str) -> dict[int, float]:
 def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
     is_static, look = trace.policy == "static", lane_style(trace.lane)
     return go.Scatter(
-        x=[max(it.n_drafted for it in trace.iterations) if is_static else mean_sl(trace)],
+        x=[max(it.n_drafted for it in trace.iterations) if is_static else counts(trace).mean_sl],
         y=[measured.median],
         mode="markers",
         name=f"{_label(trace)}, measured",
