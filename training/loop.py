@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, overload
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -54,19 +54,9 @@ class BatchedMuon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "decay": decay})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update: Nesterov momentum, orthogonalised, scaled by sqrt(max(1, rows / columns)).
-
-        ``closure``: computes the gradients first and returns the loss, as for every optimiser of torch.
-        """
-        loss = None if closure is None else torch.enable_grad()(closure)()
+    def step(self) -> None:  # type: ignore[override]  # no closure: the gradients are there
+        """One update: Nesterov momentum, orthogonalised, scaled by sqrt(max(1, rows / columns))."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
             for parameter in group["params"]:
@@ -74,7 +64,6 @@ class BatchedMuon(torch.optim.Optimizer):
                     by_shape[parameter.shape].append(parameter)
             for shape, parameters in by_shape.items():
                 self._step_shape(group, shape, parameters)
-        return loss
 
     def _step_shape(self, group: dict, shape: torch.Size, parameters: list[nn.Parameter]) -> None:
         directions = []
@@ -91,37 +80,6 @@ class BatchedMuon(torch.optim.Optimizer):
             parameter.mul_(1 - group["lr"] * group["decay"]).add_(update, alpha=-group["lr"] * scale)
 
 
-def make_optimisers(
-    model: nn.Module, muon_lr: float, adam_lr: float, projections_lr: float | None = None
-) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices between embeddings and head; AdamW for these two and the norms.
-
-    ``projections_lr``: for the matrices outside the layers.
-    """
-    outer = ("embed_tokens.weight", "lm_head.weight")
-    named = [(name, p) for name, p in model.named_parameters() if p.ndim == 2 and not name.endswith(outer)]
-    matrices = [p for _, p in named]
-    groups = [{"params": [p for name, p in named if ".layers." in name], "lr": muon_lr}]
-    others = [p for name, p in named if ".layers." not in name]
-    if others:
-        groups.append({"params": others, "lr": muon_lr if projections_lr is None else projections_lr})
-    chosen = {id(parameter) for parameter in matrices}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    adam = torch.optim.AdamW(rest, lr=adam_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    return [BatchedMuon(groups, lr=muon_lr), adam]
-
-
-def rate_at(elapsed: float, warmup: float = 0.01, flat_until: float = 0.5, last: float = 0.02) -> float:
-    """Factor on the learning rates at the elapsed share of the time: warm-up, flat, then linear to
-    ``last``.
-    """
-    if elapsed < warmup:
-        return max(elapsed / warmup, 0.05)
-    if elapsed < flat_until:
-        return 1.0
-    return last + (1.0 - last) * max(0.0, (1.0 - elapsed) / (1.0 - flat_until))
-
-
 def set_rates(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
     """Sets every group's rate to ``factor`` times its first rate."""
     for optimiser in optimisers:
@@ -131,7 +89,7 @@ def set_rates(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
 
 
 CHECKPOINT_EVERY = 120.0
-CHECKPOINT_KEYS = ("settings", "model", "optimisers", "elapsed", "steps", "position", "tokens")
+CHECKPOINT_KEYS = ("settings", "model", "optimisers", "elapsed", "steps", "tokens")
 LOG_EVERY = 20.0
 LONGEST_STEP = 30.0
 """A step longer than this (a suspended machine) counts as this long: see ``TimedRun``."""
@@ -152,8 +110,9 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates of Muon and AdamW and the shape of their schedule over the run's time; ``projections``: as for
-    ``make_optimisers``.
+    """Learning rates of Muon and AdamW over the run's time: warm-up, flat, then linear to ``last``.
+
+    ``projections``: the rate of the matrices outside the layers, by default that of those within.
     """
 
     muon: float = 0.02
@@ -165,10 +124,23 @@ class Rates:
     clip: float | None = None
 
     def optimisers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        return make_optimisers(model, self.muon, self.adam, self.projections)
+        """Muon for the matrices between embeddings and head; AdamW for these two and the norms."""
+        outer = ("embed_tokens.weight", "lm_head.weight")
+        matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2 and not name.endswith(outer)}
+        groups = [{"params": [p for name, p in matrices.items() if ".layers." in name], "lr": self.muon}]
+        others = [p for name, p in matrices.items() if ".layers." not in name]
+        if others:
+            groups.append({"params": others, "lr": self.muon if self.projections is None else self.projections})
+        rest = [p for name, p in model.named_parameters() if name not in matrices]
+        adam = torch.optim.AdamW(rest, lr=self.adam, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        return [BatchedMuon(groups, lr=self.muon), adam]
 
     def factor(self, share: float, steps: int) -> float:
-        return rate_at(share, self.warmup, self.flat_until, self.last)
+        if share < self.warmup:
+            return max(share / self.warmup, 0.05)
+        if share < self.flat_until:
+            return 1.0
+        return self.last + (1.0 - self.last) * max(0.0, (1.0 - share) / (1.0 - self.flat_until))
 
 
 def last_of_log(name: str) -> dict:
@@ -203,10 +175,10 @@ def read_checkpoint(path: Path) -> dict:
 class TimedRun:
     """A resumable run of ``seconds`` of training time, or of ``wanted_tokens`` tokens if given.
 
-    Time is the sum of the steps without compilation, so that a resumed run ends where an uninterrupted one would.
-    ``settings`` identify the configuration: a checkpoint with other settings is refused. If they leave out the run's
-    length, a longer run continues a finished shorter one: the rates rise to their value at that share of the longer run
-    and decay again. ``folder``: of its checkpoint.
+    Time is the sum of the steps, so that a resumed run ends where an uninterrupted one would. ``settings`` identify the
+    configuration: a checkpoint with other settings is refused. If they leave out the run's length, a longer run
+    continues a finished shorter one: the rates rise to their value at that share of the longer run and decay again.
+    ``folder``: of its checkpoint.
     """
 
     def __init__(
@@ -225,7 +197,7 @@ class TimedRun:
         self.optimisers = schedule.optimisers(model)
         self.path = checkpoint_file(folder or CHECKPOINTS, name)
         self.checkpoint_every = CHECKPOINT_EVERY
-        self.elapsed, self.steps, self.position, self.tokens = 0.0, 0, 0, 0
+        self.elapsed, self.steps, self.tokens = 0.0, 0, 0
         self.resume()
 
     def resume(self) -> None:
@@ -241,9 +213,7 @@ class TimedRun:
         self.model.load_state_dict(saved["model"])
         for optimiser, state in zip(self.optimisers, saved["optimisers"]):
             optimiser.load_state_dict(state)
-        self.elapsed, self.steps, self.position, self.tokens = (
-            saved[key] for key in ("elapsed", "steps", "position", "tokens")
-        )
+        self.elapsed, self.steps, self.tokens = (saved[key] for key in ("elapsed", "steps", "tokens"))
 
     @property
     def share(self) -> float:
@@ -251,14 +221,13 @@ class TimedRun:
         return self.tokens / self.wanted_tokens if self.wanted_tokens else self.elapsed / self.seconds
 
     def checkpoint(self) -> None:
-        """Saves weights, optimiser states and position atomically."""
+        """Saves weights, optimiser states and how far the run is, atomically."""
         state = {
             "settings": self.settings,
             "model": self.model.state_dict(),
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
             "elapsed": self.elapsed,
             "steps": self.steps,
-            "position": self.position,
             "tokens": self.tokens,
         }
         # Through memory: torch hides a full disk's OSError when it writes the file itself.
@@ -276,13 +245,10 @@ class TimedRun:
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
 
-    def step(self, loss_of: Callable[[int], Tensor], shape: tuple[int, int]) -> float:
-        """One update on ``shape`` = (windows, tokens per window); returns the loss.
-
-        ``loss_of(start)`` returns the loss of the step whose first window has the number ``start``.
-        """
+    def step(self, loss_of: Callable[[int], Tensor], tokens: int) -> float:
+        """One update on ``tokens`` tokens; returns the loss, which is ``loss_of`` the number of the step."""
         set_rates(self.optimisers, self.schedule.factor(self.share, self.steps))
-        loss = loss_of(self.position)
+        loss = loss_of(self.steps)
         loss.backward()
         if self.schedule.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.schedule.clip)
@@ -290,18 +256,17 @@ class TimedRun:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.steps += 1
-        self.position += shape[0]
-        self.tokens += shape[0] * shape[1]
+        self.tokens += tokens
         return float(loss.detach())
 
     def train(
         self,
         loss_of: Callable[[int], Tensor],
-        shape: tuple[int, int],
+        tokens: int,
         held_out: Callable[[], float] | None,
         save: Callable[[], None],
     ) -> None:
-        """Trains to the end of the run; logs, saves usable weights and checkpoints.
+        """Trains to the end of the run, ``tokens`` tokens a step; logs, saves usable weights and checkpoints.
 
         ``held_out``: the figure on held-back text, if there is one. Weights are saved before the checkpoint, so that a
         checkpoint marked as done always has its weights.
@@ -311,16 +276,13 @@ class TimedRun:
         self.model.train()
         last_log = last_checkpoint = time.monotonic()
         recent: list[float] = []
-        compiling = True
         with tqdm(total=100, initial=round(100 * self.share), desc=self.name, unit="%") as bar:
             while self.share < 1:
                 begun = time.monotonic()
-                recent.append(self.step(loss_of, shape))
+                recent.append(self.step(loss_of, tokens))
                 if not math.isfinite(recent[-1]):
                     raise UserError(f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates.")
-                # The first step compiles: its time does not count.
-                self.elapsed += 0.0 if compiling else min(time.monotonic() - begun, LONGEST_STEP)
-                compiling = False
+                self.elapsed += min(time.monotonic() - begun, LONGEST_STEP)
                 bar.n = round(100 * self.share, 1)
                 bar.update(0)
                 now = time.monotonic()

@@ -84,7 +84,7 @@ class Run:
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
         self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.plan.rates, tokens)
         torch.manual_seed(2)
-        self.timed.train(self._loss_to_train, (1, self.plan.batch_tokens), self.match_rate, save or (lambda: None))
+        self.timed.train(self._loss_to_train, self.plan.batch_tokens, self.match_rate, save or (lambda: None))
 
     def _loss_to_train(self, number: int) -> Tensor:
         with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():

@@ -161,7 +161,7 @@ class FeatureRun:
         self.timed = TimedRun(log_of(self.name), self.draft, 60 * minutes, settings, self.plan.rates, tokens)
         self.timed.checkpoint_every = MEASURED_EVERY
         torch.manual_seed(2)
-        self.timed.train(self._loss_to_train, (1, self.plan.batch_tokens), self.watch, save)
+        self.timed.train(self._loss_to_train, self.plan.batch_tokens, self.watch, save)
 
     def _loss_to_train(self, number: int) -> Tensor:
         with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():

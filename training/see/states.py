@@ -51,7 +51,7 @@ def train(
             print(f"step {run.steps} minute {run.elapsed / 60:.1f} {figures()}", flush=True)
         untold.clear()
 
-    run.train(loss_of, (1, 1), None, tell)
+    run.train(loss_of, 1, None, tell)
 
 
 def load_state(folder: Path, name: str, model: nn.Module) -> tuple[int, float] | None:
