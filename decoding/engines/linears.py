@@ -19,7 +19,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -31,53 +30,53 @@ _PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
 _LARGEST_HALF = 65504.0  # of float16
 
 
-class Linear(Protocol):
-    """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded."""
+class Linear(ABC):
+    """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded.
+
+    Where the neighbouring operation is not fused, it follows in place on the product, a new tensor.
+    """
 
     n_out: int
     n_in: int
     dtype: torch.dtype
-    padded: Mapping[int, int]
+    padded: Mapping[int, int] = MappingProxyType({})
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    @abstractmethod
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, in] -> [n, out], a new tensor."""
 
-    def silu(self, x: torch.Tensor) -> torch.Tensor: ...
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self(x), inplace=True)
 
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor: ...
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).mul_(other)
 
-    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor: ...
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(other)
 
 
-class DenseLinear:
+class DenseLinear(Linear):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight, self.bias, self.dtype = weight.contiguous(), bias, weight.dtype
         self.n_out, self.n_in = weight.shape
-        self.padded: Mapping[int, int] = {}
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if (n := x.shape[0]) in self.padded:
             return F.linear(padded_to(x, self.padded[n]), self.weight, self.bias)[:n]
         return F.linear(x, self.weight, self.bias)
 
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        return F.silu(self(x))
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self(x) * other
-
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         if self.bias is not None or self.padded:  # one way for all numbers of rows
-            return self(x) + other
+            return super().plus(x, other)
         return torch.addmm(other, x, self.weight.t())
 
 
-class PackedLinear:
+class PackedLinear(Linear):
     """Weights in oneDNN's blocked layout; the fused operation runs on the float32 sums."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.n_out, self.n_in = weight.shape
         self.dtype = weight.dtype
-        self.padded: Mapping[int, int] = {}
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
         self.bias = bias
         self._unary = torch.ops.mkldnn._linear_pointwise.default
@@ -107,17 +106,13 @@ class PackedLinear:
         return self._binary(padded_to(x, rows), padded_to(other, rows), self.weight, self.bias, fused)[:n]
 
 
-class UnfusedLinear(ABC):
-    """A product of its own (:meth:`product`); bias and the neighbouring operation follow, in place on its result.
+class UnfusedLinear(Linear):
+    """A product of its own (:meth:`product`); the bias follows, in place on its result.
 
     One that needs padding takes more than TESTED_ROWS in parts.
     """
 
-    n_out: int
-    n_in: int
-    dtype: torch.dtype
     bias: torch.Tensor | None
-    padded: Mapping[int, int] = MappingProxyType({})
 
     @abstractmethod
     def product(self, x: torch.Tensor) -> torch.Tensor:
@@ -128,15 +123,6 @@ class UnfusedLinear(ABC):
             return torch.cat([self(part) for part in x.split(TESTED_ROWS)])
         y = self.product(padded_to(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
         return y if self.bias is None else y.add_(self.bias)
-
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        return F.silu(self(x), inplace=True)
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self(x).mul_(other)
-
-    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self(x).add_(other)
 
 
 def plain_or_packed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | DenseLinear:
