@@ -211,6 +211,14 @@ def test_other_cost_curves_replace_what_they_name(c, o):
     assert with_costs(given, "shallow", verify_curve=v) == replace(given, verify_curve=v)
 
 
+def test_beyond_its_end_a_curve_goes_on_as_it_rose_and_never_falls():
+    def verify(curve, n):
+        return replace(make_costs(0.1), verify_curve=curve).verify(n)
+
+    assert verify([1.0, 1.2, 1.4], 5) == pytest.approx(1.8)
+    assert verify([1.0, 1.2, 0.4], 50) == 0.4
+
+
 @pytest.mark.parametrize("known, first, scaled", [(0.05, 0.04, 0.08), (0.001, 0.09, 0.09), (0.0, 0.09, 0.09)])
 def test_the_first_step_costs_what_the_others_do_unless_it_makes_their_guesses(known, first, scaled):
     given = replace(make_costs(known), first_step={"shallow": first})

@@ -274,11 +274,13 @@ class Costs:
     measured: ShortText | None = None  # when, ISO 8601, UTC; None: for this run
 
     def verify(self, n_tokens: int) -> float:
-        """v(n): cost of a target pass over ``n_tokens``; beyond the measured range extrapolated with its mean slope."""
+        """v(n): cost of a target pass over ``n_tokens``; beyond the measured range extrapolated with its mean slope, or
+        as it ends if a busy moment made it fall.
+        """
         curve = self.verify_curve
         if n_tokens <= len(curve):
             return curve[n_tokens - 1]
-        slope = (curve[-1] - curve[0]) / max(1, len(curve) - 1)
+        slope = max(0.0, curve[-1] - curve[0]) / max(1, len(curve) - 1)
         return curve[-1] + slope * (n_tokens - len(curve))
 
     def iteration(

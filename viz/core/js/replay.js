@@ -12,7 +12,7 @@ export const SL_CAP = 20; // of static policies and of those whose source has th
 export function checkCost({ v }, n) {
   const last = v[v.length - 1];
   if (n <= v.length) return v[n - 1];
-  return last + (last - v[0]) / Math.max(1, v.length - 1) * (n - v.length);
+  return last + Math.max(0, last - v[0]) / Math.max(1, v.length - 1) * (n - v.length);
 }
 
 /** What an iteration of n drafted tokens costs: {guess, decide, check, rest}; `steps`: passes of the draft, if they are fewer.
