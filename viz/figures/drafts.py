@@ -193,7 +193,7 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
             "<br>%{customdata[1]}<extra></extra>",
         )
     figure.update_xaxes(title_text="cost of a guess at the best SL (target passes)", range=[-0.02 * highest, highest])
-    figure.update_yaxes(title_text="match rate", range=[0, 1], tickformat=".0%")
+    figure.update_yaxes(title_text="match rate", range=[0, 1.05], tickformat=".0%")
     sentence = f"{shape_sentence(result)} {equal_sentence(result)}"
     return Drawing("drafts-cost", "What a draft costs, and how often it is right", sentence, figure, 420)
 
