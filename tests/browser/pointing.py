@@ -74,6 +74,13 @@ def point_at(page: Page, token: Locator) -> None:
     raise AssertionError("Pointing at the token never showed its details.")
 
 
+def explain(page: Page, token: Locator) -> None:
+    """Open ``token`` in the Learn tab, once its text no longer scrolls."""
+    point_at(page, token)
+    token.click()
+    page.get_by_role("button", name="Explain this token").click()
+
+
 def settled(page: Page) -> None:
     """Return when all that the page had to do by now is done and drawn."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestIdleCallback(() => done())))")

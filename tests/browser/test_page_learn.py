@@ -12,7 +12,7 @@ from tests.runs import make_run
 
 from .conftest import LEARN, learn_tab
 from .opening import PHONE
-from .pointing import finished, open_text, run_box, serious
+from .pointing import explain, finished, open_text, run_box, serious
 
 
 def sentence(page) -> str:
@@ -193,8 +193,7 @@ def test_a_token_of_the_race_is_explained_here_and_the_tab_opens_on_the_visitor_
     page = visit(page_url)
     page.wait_for_selector(".sp-take button:not(:disabled)")
     page.get_by_label("Time", exact=True).press("End")
-    page.locator(".sd-col:not([hidden]) .sd-tk").first.click()
-    page.get_by_role("button", name="Explain this token").click()
+    explain(page, page.locator(".sd-col:not([hidden]) .sd-tk").first)
     page.wait_for_function("document.querySelector('.sl-steps .sl-sentence')?.textContent.startsWith('Guess 1, ')")
     assert "Iteration 1 of" in page.locator(".sl-steps .sl-where").inner_text()
 

@@ -9,7 +9,7 @@ from decoding.records.run_file import run_from_json
 from tests.runs import make_run
 
 from .conftest import LEARN
-from .pointing import RACE, download, open_text, ready, run_box
+from .pointing import RACE, download, explain, open_text, ready, run_box
 
 
 @pytest.fixture
@@ -99,8 +99,7 @@ def test_a_run_under_way_does_not_come_back_over_one_that_was_opened(page, scrip
 
 def test_the_learn_tab_shows_the_whole_run_where_it_had_shown_its_first_timing(page, scripted):
     page.get_by_label("Time", exact=True).press("End")
-    page.locator(".sd-text:visible .sd-tk:visible").first.click()
-    page.get_by_role("button", name="Explain this token").click()
+    explain(page, page.locator(".sd-text:visible .sd-tk:visible").first)
     expect(page.locator(".sl-run-line")).to_contain_text("(1 of 3 timings)")
     page.get_by_role("tab", name="Race").click()
     scripted[1].go_on.set()
