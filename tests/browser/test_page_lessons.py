@@ -69,6 +69,15 @@ def test_a_guess_says_what_its_draft_reads(there):
     page.get_by_text(re.compile("^Guess 1: the draft reads the text so far and proposes")).wait_for()
 
 
+def test_guesses_of_one_pass_are_paid_once(there):
+    page = there("?lesson=what-the-draft-may-read&step=5")
+    cost = page.locator(".sl-costs .sl-note")
+    first = re.match(r"1 draft pass at [0-9.]+", cost.inner_text())
+    page.locator("[data-key=next]").click()
+    assert "Guess 2" in page.locator(".sl-steps .sl-sentence").inner_text()
+    assert first and cost.inner_text().startswith(first[0])
+
+
 def test_the_calculator_follows_its_fields(there):
     steps = lesson_named("ten-steps")["steps"]
     place = next(i for i, step in enumerate(steps, start=1) if step["show"]["view"] == "calculator")

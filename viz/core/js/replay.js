@@ -32,13 +32,16 @@ export const plainCost = (costs) => iterationCost(costs, 0, null);
 
 const AT_ONCE = 10; // a first step that costs more than so many of the others makes their guesses as well, and does not scale with c
 
+/** Whether a draft makes all guesses of an iteration in its first step. */
+export const guessesAtOnce = (costs, draft) => (costs.first?.[draft] || 0) > AT_ONCE * costs.c[draft];
+
 /** The costs with some curves replaced: another cost of a guess, of checks or of the loop. */
 export function withCosts(costs, draft, { c, v, o } = {}) {
   const changed = { ...costs, v: v || costs.v, o: o ?? costs.o };
   if (c == null) return changed;
   const known = costs.c[draft], first = costs.first?.[draft] || 0;
   changed.c = { ...costs.c, [draft]: c };
-  changed.first = { ...costs.first, [draft]: first > AT_ONCE * known ? first : known ? first * c / known : 0 };
+  changed.first = { ...costs.first, [draft]: guessesAtOnce(costs, draft) ? first : known ? first * c / known : 0 };
   return changed;
 }
 

@@ -4,6 +4,7 @@ import { aria, button, el, part, select } from "../../core/js/dom.js";
 import { clamp, count, fixed, percent, quoted, times, visible } from "../../core/js/format.js";
 import { meter, tokenBox, tops } from "../../core/js/tokens.js";
 import { KINDS, findIteration } from "./kinds.js";
+import { guessesAtOnce } from "../../core/js/replay.js";
 import { treeOf } from "../../core/js/tree.js";
 import { stepsOf } from "./sentences.js";
 
@@ -209,7 +210,8 @@ export class Steps {
 
   /** Two bars on one scale: the time spent so far, and plain decoding's time for the tokens that the iteration gives. */
   costs(step) {
-    const { cost, steps, gives } = this.it, { reads } = this.revealed(step), checked = step.kind !== "guess", isOver = ["rewind", "cost"].includes(step.kind);
+    const { cost, gives } = this.it, most = guessesAtOnce(this.lane.costs, this.lane.draft) ? 1 : Infinity;
+    const steps = Math.min(this.it.steps, most), reads = Math.min(this.revealed(step).reads, most), checked = step.kind !== "guess", isOver = ["rewind", "cost"].includes(step.kind);
     const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
     for (let k = 0; k < reads; k++) bar.append(part(cost.guessing / steps / scale, "sl-part-guess"));
     if (checked) bar.append(part(cost.check / scale, "sl-part-check"));
