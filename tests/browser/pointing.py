@@ -75,7 +75,8 @@ def point_at(page: Page, token: Locator) -> None:
 
 
 def explain(page: Page, token: Locator) -> None:
-    """Open ``token`` in the Learn tab, once its text no longer scrolls."""
+    """Open ``token`` in the Learn tab, once its run is a result (no other is explained) and its text stands still."""
+    page.wait_for_function(f"!{RACE}.player.live")
     point_at(page, token)
     token.click()
     page.get_by_role("button", name="Explain this token").click()
