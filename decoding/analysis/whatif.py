@@ -26,6 +26,9 @@ from ..records.trace import Chain, Costs, Finish, Guesses, Run
 from .counts import Counts
 from .run_costs import run_costs
 
+AT_ONCE = 10
+"""A first step that costs more than so many of the others makes their guesses as well (parallel heads, a block)."""
+
 
 @dataclass(slots=True)
 class Simulated:
@@ -208,10 +211,6 @@ def _with_first(costs: Costs, draft: str, draft_step: float) -> dict[str, float]
         **costs.first_step,
         draft: first if first > AT_ONCE * known else first * draft_step / known if known else 0.0,
     }
-
-
-AT_ONCE = 10
-"""A first step that costs more than so many of the others makes their guesses as well (parallel heads, a block)."""
 
 
 def simulate_lane(
