@@ -12,7 +12,7 @@ import math
 import pickle
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -143,6 +143,15 @@ class Rates:
         return self.last + (1.0 - self.last) * max(0.0, (1.0 - share) / (1.0 - self.flat_until))
 
 
+def append_to_log(name: str, row: Mapping[str, float | str]) -> None:
+    """Appends a row to the log of the run of that name."""
+    path = LOGS / f"{name}.jsonl"
+    with explained_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def last_of_log(name: str) -> dict:
     """The final figures of a run's log: steps, minutes, tokens, and the last figure on held-back text."""
     path = LOGS / f"{name}.jsonl"
@@ -154,6 +163,7 @@ def last_of_log(name: str) -> dict:
         "steps": rows[-1]["step"],
         "minutes": round(rows[-1]["elapsed"] / 60, 1),
         "tokens": rows[-1]["tokens"],
+        **{key: rows[-1][key] for key in ("written", "device") if key in rows[-1]},
         "kept_back": measured[-1] if measured else None,
     }
 
@@ -238,12 +248,12 @@ class TimedRun:
 
     def log(self, **figures: float) -> None:
         """Appends one JSON line to ``build/logs/<name>.jsonl``."""
-        row = {"step": self.steps, "elapsed": round(self.elapsed, 1), "tokens": self.tokens} | figures
-        path = LOGS / f"{self.name}.jsonl"
-        with explained_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        append_to_log(self.name, self.progress | figures)
+
+    @property
+    def progress(self) -> dict[str, float]:
+        """How far the run is, as its log has it."""
+        return {"step": self.steps, "elapsed": round(self.elapsed, 1), "tokens": self.tokens}
 
     def step(self, loss_of: Callable[[int], Tensor], tokens: int) -> float:
         """One update on ``tokens`` tokens; returns the loss, which is ``loss_of`` the number of the step."""

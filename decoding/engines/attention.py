@@ -104,7 +104,7 @@ def grouped_attention(
     rows = query.transpose(0, 1).reshape(1, n_kv_heads, groups * n, d)
     mask = mask if groups == 1 else torch.cat([mask] * groups)
     seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
-    return seen.view(n_heads, n, d).transpose(0, 1).reshape(n, n_heads * d)
+    return seen.reshape(n_heads, n, d).transpose(0, 1).reshape(n, n_heads * d)
 
 
 class BagAttention:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import typer
 
+from decoding.errors import UserError
 from training.paths import DRAFTS, SUITE_FILE, TEXTS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
 ONLY = typer.Option(None, help="A loss to compare with forward KL; may be repeated. Default: all losses.")
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same draft included.")
+NAMES = typer.Argument(..., help="Names of drafts, as `feature` trains them.")
+LENGTH = typer.Option(0.0, help="Training time in minutes; or --tokens.")
+INSTEAD = typer.Option(None, min=1, help="Training tokens, in place of a time.")
 EARLIER = typer.Option(None, help="Folder of an earlier one, whose projections it starts from.")
 
 
 @app.command()
 def texts(tokens: int = TOKENS) -> None:
-    """Let the target write prompts and their answers."""
-    from .teacher import model, write_enough
+    """Let the target write prompts and their answers; on a GPU, if there is one, without its states."""
+    from .teacher import gpu_if_any, model, write_enough, write_on_gpu
 
-    typer.echo(f"{write_enough(model(), TEXTS, tokens):,} tokens.")
+    device = gpu_if_any()
+    written = write_on_gpu(model(), TEXTS, tokens, device) if device else write_enough(model(), TEXTS, tokens)
+    typer.echo(f"{written:,} tokens.")
 
 
 @app.command()
@@ -49,14 +56,33 @@ def draft(
 @app.command()
 def feature(
     name: str = typer.Argument("feature", help="Name of the draft."),
-    minutes: float = typer.Option(0.0, help="Training time in minutes; or --tokens."),
-    tokens: int | None = typer.Option(None, min=1, help="Training tokens, in place of a time."),
+    minutes: float = LENGTH,
+    tokens: int | None = INSTEAD,
     projections: Path | None = EARLIER,
 ) -> None:
     """Train a draft that also reads the target's hidden states, from a shipped draft that reads the text alone."""
     from .feature_run import train
 
-    typer.echo(f"{name}: {train(name, minutes, tokens, projections)}")
+    typer.echo(f"{name}: {train(name, _length(minutes, tokens), tokens, projections)}")
+
+
+def _length(minutes: float, tokens: int | None) -> float:
+    """The minutes of a run that ends by time or by tokens. Raises UserError if it has no end."""
+    if not (minutes or tokens):
+        raise UserError("Say how long to train: give --minutes or --tokens.")
+    return minutes or inf
+
+
+@app.command()
+def together(
+    names: list[str] = NAMES,
+    minutes: float = LENGTH,
+    tokens: int | None = INSTEAD,
+) -> None:
+    """Train several drafts on the same batches. Needs a GPU: the target reads each batch anew."""
+    from .together import train_together
+
+    train_together(names, _length(minutes, tokens), tokens)
 
 
 @app.command()

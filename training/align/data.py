@@ -145,17 +145,20 @@ class Texts:
         order = np.argsort(lengths + random.uniform(-8, 8, len(lengths)))
         found: list[list[int]] = []
         current: list[int] = []
-        for index in order.tolist():
-            if current and (len(current) + 1) * max(lengths[index], lengths[current].max()) > tokens:
+        longest = 0
+        for index, length in zip(order.tolist(), lengths[order].tolist()):
+            longest = max(longest, length)
+            if current and (len(current) + 1) * longest > tokens:
                 found.append(current)
-                current = []
+                current, longest = [], length
             current.append(index)
         found.append(current)
         return [found[place] for place in random.permutation(len(found))]
 
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """The texts at ``indices`` as rows, padded with id 0 to the longest of them."""
-        texts = [self.texts[index] for index in indices]
+    def rows(self, texts: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
+        """``texts`` as rows, padded with id 0 to the longest; the positions (n,) whose next token is learned; and the
+        weights (n,) of these.
+        """
         width = len(self.before) + max(len(text.ids) for text in texts)
         ids = torch.zeros(len(texts), width, dtype=torch.long)
         places, weights = [], []
@@ -167,12 +170,21 @@ class Texts:
             weight = torch.full((len(text.ids),), PROMPT_WEIGHT)
             weight[text.answer :] = 1.0
             weights.append(weight)
+        weight = torch.cat(weights)
+        return ids, torch.cat(places), weight / weight.sum()
+
+    def known(self, top_ids: Tensor, logp: Tensor, weight: Tensor) -> Known:
+        """The target's most probable ids (n, TOP) and their log-probabilities, as a loss over this head reads them."""
+        found = self.place_of[top_ids]
+        return Known(found.clamp_min(0), found >= 0, logp, weight)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The texts at ``indices``."""
+        texts = [self.texts[index] for index in indices]
+        ids, places, weight = self.rows(texts)
         top_ids = torch.from_numpy(np.concatenate([text.top_ids for text in texts]).astype(np.int64))
         logp = torch.from_numpy(np.concatenate([text.top_logp for text in texts]).astype(np.float32))
-        found = self.place_of[top_ids]
-        weight = torch.cat(weights)
-        known = Known(found.clamp_min(0), found >= 0, logp, weight / weight.sum())
-        return Batch(ids, torch.cat(places), known, self._states(texts, width))
+        return Batch(ids, places, self.known(top_ids, logp, weight), self._states(texts, ids.shape[1]))
 
     def _states(self, texts: Sequence[Text], width: int) -> Tensor | None:
         """The states of ``texts``, padded to ``width`` positions with zeros."""

@@ -34,7 +34,7 @@ def save_slim(
     """
     shared = tuple(f"model.layers.{index}." for index in range(len(target_layers)))
     own = {
-        name: weight.detach().bfloat16().contiguous().clone()
+        name: weight.detach().bfloat16().cpu().contiguous().clone()
         for name, weight in model.state_dict().items()
         if name not in (EMBEDDINGS, "lm_head.weight") and not (shared and name.startswith(shared))
     }
@@ -63,5 +63,5 @@ def write_head_ids(folder: Path, head_ids: Tensor) -> None:
 def write_projections(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Writes what a draft that reads the target's states has beside its trunk."""
     stored = {name: w.bfloat16() if name.endswith(".weight") else w for name, w in weights.items()}
-    content = save({name: weight.detach().contiguous() for name, weight in stored.items()})
+    content = save({name: weight.detach().cpu().contiguous() for name, weight in stored.items()})
     write_whole(folder / FEATURE_FILE, content)

@@ -10,8 +10,9 @@ from torch.nn.functional import silu
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
 
-from decoding.engines.instructions import multiplies_bfloat16
 from decoding.engines.projections import BLOCK_BIAS, BLOCK_WEIGHT, HEADS_BIAS, HEADS_WEIGHT
+
+from .measure import in_halves
 
 Memory = list[tuple[Tensor, Tensor]]
 """Keys and values (texts, kv_heads, length, head_dim) of one layer in each step so far."""
@@ -83,7 +84,7 @@ class FeatureDraft(nn.Module):
         iteration that began at i - s: the draft has read the states of the target up to there, and its own after it.
         Positions before s are void. ``states`` (texts, length, layers, width): the target's, of the token before.
         """
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=multiplies_bfloat16()):
+        with in_halves(ids.device):
             embedded = self.trunk.model.embed_tokens(ids)
             places = torch.arange(ids.shape[1], device=ids.device)[None]
             turns = self.trunk.model.rotary_emb(embedded, places)
@@ -180,7 +181,7 @@ class HeadsDraft(nn.Module):
         the target's, of the token before; ``ids`` are not read.
         """
         x = states[..., 0, :].float()
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=multiplies_bfloat16()):
+        with in_halves(x.device):
             for step, head in enumerate(list(self.heads)[:steps]):
                 yield (x + silu(head(x))).roll(step, dims=1)
 

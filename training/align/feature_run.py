@@ -40,6 +40,9 @@ YOUNG = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.0, 
 """For a trunk that has learned little so far. Projections that learn as fast as it does outgrow the embeddings."""
 FROM_ZERO = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.01, flat_until=0.3, last=0.0, projections=0.02), 2048, 0.7)
 """For heads that start at zero, with guesses that are all wrong."""
+GPU_ROWS = 4096
+"""As losses.ROWS, on a GPU."""
+WATCHED_ON_GPU = 800
 MEASURED_EVERY = 300.0
 """Seconds between two measurements, each with weights saved."""
 STANDARDISED_BY = 64
@@ -67,9 +70,9 @@ class FeatureRecipe:
             return HeadsDraft(trunk, self.heads)
         return BlockDraft(trunk, self.layers, self.block) if self.block else FeatureDraft(trunk, self.layers)
 
-    def unrolled(self, batch: int) -> int:
-        """The guesses of an iteration that are trained on a batch of this number."""
-        return self.heads or self.block or (UNROLLED[batch % len(UNROLLED)] if self.layers else 1)
+    def unrolled(self, batch: int, turns: Sequence[int]) -> int:
+        """The guesses of an iteration that are trained on a batch of this number; ``turns``: in turns so many."""
+        return self.heads or self.block or (turns[batch % len(turns)] if self.layers else 1)
 
 
 DEPTHS = (2, 15, 27)
@@ -81,6 +84,8 @@ RECIPES = {
     "heads": FeatureRecipe((30,), "one-layer", (), FROM_ZERO, heads=4),
     "block": FeatureRecipe(DEPTHS, "feature", (0,), FROM_ZERO, block=4),
     TEXT_ONLY: FeatureRecipe((), "one-layer", (0,), YOUNG),
+    "two-layers": FeatureRecipe((), "two-layers", (0, 1)),
+    "three-layers": FeatureRecipe((), "three-layers", (0, 1, 2)),
     "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
     "feature-three": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
 }
@@ -116,30 +121,39 @@ def start_trunk(folder: Path, kept: Sequence[int], embedding: Tensor) -> LlamaFo
 class FeatureRun:
     """The training of one draft that reads states."""
 
-    def __init__(self, name: str, recipe: FeatureRecipe, teacher: Teacher, loss: str = "sharp"):
+    def __init__(
+        self,
+        name: str,
+        recipe: FeatureRecipe,
+        teacher: Teacher,
+        loss: str = "sharp",
+        plan: Plan | None = None,
+        unrolled: Sequence[int] = UNROLLED,
+    ) -> None:
+        """``plan``: in place of the recipe's; ``unrolled``: guesses of an iteration, batch after batch in turns."""
         start = PAIR / "drafts" / recipe.start
         head_ids = read_head_ids(start)
         assert head_ids is not None, "shipped drafts have reduced heads"
         self.name, self.recipe, self.teacher, self.loss = name, recipe, teacher, loss
-        self.plan = recipe.plan
-        self.head_ids = head_ids
+        self.plan, self.unrolled = plan or recipe.plan, unrolled
+        self.head_ids = head_ids.to(teacher.device)
         trunk = start_trunk(start, recipe.kept, teacher.target.model.embed_tokens.weight.detach())
-        self.draft = recipe.draft(trunk)
-        self.head = trunk.lm_head.weight.detach()[head_ids].bfloat16()
+        self.draft = recipe.draft(trunk).to(teacher.device)
+        self.head = trunk.lm_head.weight.detach()[self.head_ids].bfloat16()
         self.epochs = Epochs(lambda: self.texts(teacher.with_states("train")), self.plan.batch_tokens)
         watched = [text for split in ("validation", "policies") for text in teacher.with_states(split)]
-        self.watched = self.texts(watched[: WATCHED // 2])
+        self.watched = self.texts(watched[: WATCHED_ON_GPU if teacher.fresh else WATCHED // 2])
         if recipe.block:
             self.take_projections(start)
         elif isinstance(self.draft, FeatureDraft):
             self._standardise(self.draft)
 
     def texts(self, texts: Sequence[Text]) -> Texts:
-        return self.teacher.texts(texts, self.head_ids, with_states=True)
+        return self.teacher.texts(texts, self.head_ids.cpu(), with_states=True)
 
     def _standardise(self, draft: FeatureDraft) -> None:
         batch = self.epochs.texts.batch(range(STANDARDISED_BY))
-        valid = torch.zeros(batch.ids.shape, dtype=torch.bool)
+        valid = torch.zeros_like(batch.ids, dtype=torch.bool)
         valid.view(-1)[batch.places] = True
         draft.standardise(self.teacher.select(batch.states, self.recipe.layers), batch.ids, valid)
 
@@ -169,13 +183,14 @@ class FeatureRun:
 
     def loss_of(self, number: int) -> Tensor:
         """The loss of each guess of the unrolled iterations, where those before it hold, on batch ``number``."""
-        batch, guesses = self.epochs.batch(number), self.recipe.unrolled(number)
-        states = self.teacher.select(batch.states, self.recipe.layers)
-        total, weight, reached = torch.zeros(()), 1.0, torch.ones(len(batch.places), dtype=torch.bool)
+        batch, guesses = self.epochs.batch(number), self.recipe.unrolled(number, self.unrolled)
+        states, rows = self.teacher.select(batch.states, self.recipe.layers), ROWS if batch.ids.is_cpu else GPU_ROWS
+        total, weight = torch.zeros((), device=batch.ids.device), 1.0
+        reached = torch.ones_like(batch.places, dtype=torch.bool)
         for step, last in enumerate(self.draft.unroll(batch.ids, states, guesses)):
             hidden = last.flatten(0, 1)[batch.places].bfloat16()
             part = batch.known[reached]
-            total = total + weight * loss_over_head(hidden[reached], self.head, part, LOSSES[self.loss], ROWS)
+            total = total + weight * loss_over_head(hidden[reached], self.head, part, LOSSES[self.loss], rows)
             weight *= FADING
             if step + 1 < guesses:
                 reached = self._next_reached(hidden, batch, reached)
@@ -208,16 +223,13 @@ class FeatureRun:
                 continue
             batch = texts.batch(rows)
             states = self.teacher.select(batch.states, self.recipe.layers)
-            firsts = [
-                torch.cat([self._first(p) for p in last.flatten(0, 1)[batch.places].bfloat16().split(1024)])
-                for last in self.draft.unroll(batch.ids, states, steps)
-            ]
+            lasts = (last.flatten(0, 1)[batch.places] for last in self.draft.unroll(batch.ids, states, steps))
+            firsts = [torch.cat([self._first(p) for p in last.bfloat16().split(1024)]).cpu().numpy() for last in lasts]
             start = 0
             for row in rows:
                 text = texts.texts[row]
-                ids = torch.from_numpy(text.ids[text.answer :].astype(np.int64))
-                part = slice(start + text.answer, start + len(text.ids))
-                found.append(np.stack([(first[part] == ids).numpy() for first in firsts]))
+                ids, part = text.ids[text.answer :].astype(np.int64), slice(start + text.answer, start + len(text.ids))
+                found.append(np.stack([first[part] == ids for first in firsts]))
                 start += len(text.ids)
         return found
 
@@ -252,12 +264,10 @@ def train(name: str, minutes: float, tokens: int | None = None, projections: Pat
     """
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r} that reads states. There are: {', '.join(RECIPES)}.")
-    if not (minutes or tokens):
-        raise UserError("Say how long to train: give --minutes or --tokens.")
     run = FeatureRun(name, RECIPES[name], Teacher(model(), TEXTS))
     if projections is not None:
         run.take_projections(projections)
-    run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
+    run.train(minutes, lambda: run.save(DRAFTS / name), tokens)
     return f"first guesses hold at {run.watch():.3f} on held-out texts"
 
 

@@ -16,13 +16,14 @@ from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import BLOCK, FEATURE, HEADS
 from training.files import replacing_folder, write_json
+from training.loop import last_of_log
 from training.paths import DRAFTS, PAIR, READER, TEXTS
 
 from .card import READING, write_card
 from .data import read_texts
-from .distil import LossRow, facts_of
+from .distil import LossRow, facts_of, tokens_seen
 from .feature_run import RECIPES as FEATURE_RECIPES
-from .feature_run import TEXT_ONLY, measure_trained
+from .feature_run import TEXT_ONLY, log_of, measure_trained
 from .losses import LOSSES
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
@@ -36,9 +37,8 @@ def install(report: Callable[[str], None]) -> Path:
 
     Drafts of text are installed if the default one was trained here, those that read states if any of them was.
     """
-    names, reading = _trained(RECIPES), _trained(FEATURE_RECIPES)
-    if reading == [TEXT_ONLY]:  # trained as a draft of text, with nothing to compare it with
-        reading = []
+    names = [name for name in _trained(RECIPES) if tokens_seen(name)]
+    reading = [name for name in _trained(FEATURE_RECIPES) if last_of_log(log_of(name))]
     if DEFAULT not in names and not reading:
         raise UserError("There is no default draft yet. Run `python -m training align draft --minutes 60` first.")
     facts = read_json(PAIR / FACTS_FILE)
@@ -91,7 +91,7 @@ def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dic
     for name, row in figures.items():
         report(f"{name}: first guesses hold at {row['first']:.3f}")
     written = facts_of_texts(TEXTS)["tokens"]
-    return {name: row | {"written": written} for name, row in figures.items()}
+    return {name: {"written": written} | row for name, row in figures.items()}
 
 
 def _reading_entry(name: str) -> dict | str:

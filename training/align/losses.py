@@ -109,7 +109,7 @@ def draw(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
     Inverts the cumulative sum with one random number per row; torch's multinomial draws one for every class.
     """
     sums = weights.cumsum(-1)
-    point = torch.rand(len(weights), 1, generator=generator) * sums[:, -1:]
+    point = torch.rand(len(weights), 1, generator=generator, device=weights.device) * sums[:, -1:]
     return torch.searchsorted(sums, point, right=True)[:, 0].clamp_max(weights.shape[-1] - 1)
 
 
@@ -163,7 +163,7 @@ class _LossOverHead(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, head: Tensor, known: Known, loss: Callable[[Tensor, Known], Tensor], rows: int
     ) -> Tensor:
-        total, gradient = torch.zeros(()), torch.empty_like(hidden)
+        total, gradient = torch.zeros((), device=hidden.device), torch.empty_like(hidden)
         for start in range(0, len(hidden), rows):
             part = slice(start, start + rows)
             with torch.enable_grad():

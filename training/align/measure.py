@@ -59,10 +59,14 @@ def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[
     return found
 
 
+def in_halves(device: torch.device) -> torch.autocast:
+    """Products in bfloat16 inside the block, unless the CPU would imitate it, which is slower than float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type != "cpu" or multiplies_bfloat16())
+
+
 def hidden_at(draft: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
     """Last hidden states (n, width), bf16, at flat ``places`` (n,) of ids (texts, length)."""
-    half = ids.device.type != "cpu" or multiplies_bfloat16()  # imitated, it is slower than float32
-    with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
+    with in_halves(ids.device):
         return draft.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[places].bfloat16()
 
 

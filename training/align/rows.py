@@ -38,6 +38,17 @@ class PackedLayer(NamedTuple):
     down: Product
 
 
+def weights_of(layer: torch.nn.Module) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The two norms of a layer, and its four matrices: query, key and value joined; out; gate and up joined; down."""
+    assert isinstance(layer, LlamaDecoderLayer)
+    attention, mlp = layer.self_attn, layer.mlp
+    qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+    gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+    norms = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+    matrices = qkv, attention.o_proj.weight, gate_up, mlp.down_proj.weight
+    return tuple(norm.detach() for norm in norms), tuple(matrix.detach() for matrix in matrices)
+
+
 def packed(weight: Tensor, rows: int) -> Product:
     """A function that multiplies (rows, inputs) by ``weight`` (outputs, inputs), packed once for ``rows`` rows."""
     packs = packs_bfloat16 if weight.dtype == torch.bfloat16 else packs_float32
@@ -82,16 +93,11 @@ class RowDecoder:
         self._read_prefix(model, prefix)
 
     def _pack(self, layer: torch.nn.Module) -> PackedLayer:
-        """A layer's weights; those of query, key and value are joined, those of gate and up too."""
-        assert isinstance(layer, LlamaDecoderLayer)
-        attention, mlp = layer.self_attn, layer.mlp
-        qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
-        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-        linears = qkv, attention.o_proj.weight, gate_up, mlp.down_proj.weight
+        norms, matrices = weights_of(layer)
         return PackedLayer(
-            layer.input_layernorm.weight.detach().to(self.dtype),
-            layer.post_attention_layernorm.weight.detach().to(self.dtype),
-            *(packed(weight.detach().to(self.dtype).contiguous(), self.rows) for weight in linears),
+            norms[0].to(self.dtype),
+            norms[1].to(self.dtype),
+            *(packed(weight.to(self.dtype).contiguous(), self.rows) for weight in matrices),
         )
 
     def _chunks(self) -> list[slice]:

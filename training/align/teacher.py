@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
@@ -18,9 +19,13 @@ from decoding.errors import UserError
 from decoding.records.gguf_record import read_record
 from training.paths import PAIR
 
-from .data import Texts, load_texts, read_texts, save_texts, shard_files
+from .data import Texts, all_texts, load_texts, read_texts, save_texts, shard_files
+from .gpu import FreshTexts, GpuTarget, Reader, Writer
 from .rows import RowDecoder
 from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream, Text, Turns, key_of
+
+LONGEST = 512
+"""Tokens of the longest text that is read anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,10 @@ class ChatModel:
             )
         return cls(unpack(record, HuggingFaceHub(), lambda message, share: print(message)), record.mark)
 
-    def load(self, dtype: torch.dtype) -> LlamaForCausalLM:
-        return LlamaForCausalLM.from_pretrained(self.folder, dtype=dtype).eval()
+    def load(self, dtype: torch.dtype, device: torch.device | None = None) -> LlamaForCausalLM:
+        model = LlamaForCausalLM.from_pretrained(self.folder, dtype=dtype).eval()
+        nn.Module.to(model, device or "cpu")  # transformers' own ``to`` is not typed
+        return model
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(self.folder)
@@ -67,11 +74,12 @@ def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
 
 class Teacher:
     """What all drafts are trained on: the target in float32, the first tokens of its template, and its texts in a
-    folder.
+    folder. With a ``device`` it reads the texts anew there for each batch.
     """
 
-    def __init__(self, model: ChatModel, folder: Path) -> None:
-        self.target, self.mark, self.folder = model.load(torch.float32), model.mark, folder
+    def __init__(self, model: ChatModel, folder: Path, device: torch.device | None = None) -> None:
+        self.device, self.fresh = device or torch.device("cpu"), device is not None
+        self.target, self.mark, self.folder = model.load(torch.float32, self.device), model.mark, folder
         self.before = turns_of(model.tokenizer()).before
 
     @cached_property
@@ -84,12 +92,27 @@ class Teacher:
 
     def texts(self, texts: Sequence[Text], head_ids: Tensor, with_states: bool = False) -> Texts:
         """``texts`` to be batched; ``with_states``: with the target's hidden states."""
+        if self.fresh:
+            return FreshTexts(self._reader, texts, self.before, head_ids)
         before = self._states_before if with_states else None
         return Texts(texts, self.before, head_ids, self.target.config.vocab_size, before)
 
     def with_states(self, split: str) -> list[Text]:
-        """All texts of a split that were written by now and have states."""
+        """All texts of a split that were written by now and have states, or whose states the target can read anew."""
+        if self.fresh:
+            return self._by_split[split]
         return [text for text in read_texts(self.folder, split, with_states=True) if text.states is not None]
+
+    @cached_property
+    def _by_split(self) -> dict[str, list[Text]]:
+        found = defaultdict[str, list[Text]](list)
+        for text in all_texts(self.folder):
+            found[text.split].append(text)
+        return found
+
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(GpuTarget(self.target, LONGEST), STATE_LAYERS)
 
     @cached_property
     @torch.no_grad()
@@ -117,10 +140,40 @@ class Teacher:
 
 ROWS = 128
 """Texts that are written at once; more of them bring no more tokens per second on a CPU."""
+GPU_ROWS = 6144
+"""Prompts that are written at once on a GPU; their cache takes 40 GB."""
 SHARD = 400
 """Texts per file."""
 STATE_LAYERS = (2, 15, 27, 30)
 """The layers after which the target's hidden states are kept: EAGLE-3's three depths (Li et al. 2025), and the last."""
+
+
+def gpu_if_any() -> torch.device | None:
+    return torch.device("cuda") if torch.cuda.is_available() else None
+
+
+def gpu() -> torch.device:
+    """The GPU. Raises UserError if there is none."""
+    if (device := gpu_if_any()) is None:
+        raise UserError("This needs a GPU. Without one, run `python -m training align feature`.")
+    return device
+
+
+def write_on_gpu(model: ChatModel, folder: Path, tokens: int, device: torch.device, rows: int = GPU_ROWS) -> int:
+    """As ``write_enough``, on a GPU: of these texts only the ids are kept, one file for each round of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    seen, done = _written(folder)
+    turns, seed = turns_of(tokenizer := model.tokenizer()), 1000 + len(shard_files(folder))
+    target = GpuTarget(model.load(torch.float32, device), LONGEST)
+    writer = Writer(target, turns, tokenizer, seen, seed, rows)
+    with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:
+        while done < tokens:
+            texts = writer.round()
+            save_texts(texts, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
+            written = sum(len(text.ids) for text in texts)
+            done += written
+            bar.update(written)
+    return done
 
 
 def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, shard: int = SHARD) -> int:

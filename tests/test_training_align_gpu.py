@@ -1,0 +1,115 @@
+"""Aligning drafts on a GPU: the code is the same on any device, and runs on the CPU here."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from decoding.engines.slim import own_weights
+from decoding.errors import UserError
+from training.align import distil, feature_run, gpu, together
+from training.align import teacher as teachers
+from training.align.data import all_texts
+from training.align.stream import TEMPERATURES, good_prompt
+from training.align.teacher import Teacher, turns_of
+
+from .test_training_align import ANSWER, align, chat, tiny_places, written  # noqa: F401  # fixtures
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def at_once(chat, tmp_path_factory):  # noqa: F811
+    folder = tmp_path_factory.mktemp("at_once")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu, "LONGEST_ANSWER", ANSWER)
+        patch.setattr(gpu, "SHARES", (0.4, 0.1, 0.1, 0.4))
+        teachers.write_on_gpu(chat, folder, 3000, CPU, rows=64)
+    return folder
+
+
+def test_texts_written_at_once_are_good_prompts_and_their_answers(chat, at_once):  # noqa: F811
+    turns, model = turns_of(chat.tokenizer()), chat.load(torch.float32)
+    found = list(all_texts(at_once))
+    assert len({text.prompt.casefold() for text in found}) == len(found)
+    assert sorted({text.temperature for text in found}) == pytest.approx(TEMPERATURES)
+    for text in found:
+        answer = text.ids[text.answer :].tolist()
+        assert good_prompt(text.prompt)
+        assert text.ids[text.answer - len(turns.between) : text.answer].tolist() == turns.between
+        assert (len(answer) == ANSWER or answer[-1] == turns.end) and turns.end not in answer[:-1]
+    for text in [text for text in found if text.temperature == 0][:12]:
+        ids = torch.tensor([[*turns.before, *text.ids.tolist()]])
+        with torch.no_grad():
+            logits = model(ids).logits[0, len(turns.before) + text.answer - 1 : -1]
+        taken = logits.gather(-1, torch.from_numpy(text.ids[text.answer :].astype(np.int64))[:, None])[:, 0]
+        assert float((logits.amax(-1) - taken).max()) < 0.1  # bfloat16 may choose the second of two near ties
+
+
+def test_writing_at_once_goes_on_where_it_stopped(chat, at_once):  # noqa: F811
+    before = sum(len(text.ids) for text in all_texts(at_once))
+    assert teachers.write_on_gpu(chat, at_once, before, CPU) == before
+
+
+def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
+    teachers.write_enough(chat, tmp_path, 2000, rows=16, shard=100)
+    kept, anew = Teacher(chat, tmp_path), Teacher(chat, tmp_path, CPU)
+    head = torch.arange(8, 32)
+    one, other = (
+        each.texts(each.with_states("train"), head, with_states=True).batch(range(5)) for each in (kept, anew)
+    )
+    assert torch.equal(one.ids, other.ids) and torch.equal(one.places, other.places)
+    assert torch.equal(one.known.weight, other.known.weight)
+    assert one.states is not None and other.states is not None
+    states = (each.states.flatten(0, 1)[each.places].float() for each in (one, other))
+    torch.testing.assert_close(*states, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(one.known.logp, other.known.logp, atol=0.05, rtol=0.02)
+
+
+@pytest.fixture
+def shipped(tiny_places, monkeypatch):  # noqa: F811
+    """A shipped draft of text, from which drafts that read states start, in a house with a GPU."""
+    monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
+    monkeypatch.setattr(together, "gpu", lambda: CPU)
+    for name in ("DRAFTS", "TEXTS", "model"):
+        monkeypatch.setattr(together, name, getattr(feature_run, name))
+    for plan in ("PLAN", "ON_TOP"):
+        monkeypatch.setattr(together, plan, replace(getattr(together, plan), batch_tokens=1024))
+    own = {"feature": ((1, 2), (0,), {}), "heads": ((2,), (), {"heads": 3}), feature_run.TEXT_ONLY: ((), (0,), {})}
+    for name, (layers, kept, more) in own.items():
+        recipe = feature_run.FeatureRecipe(layers, "one-layer", kept, **more)
+        monkeypatch.setitem(feature_run.RECIPES, name, recipe)
+    distil.distil("one-layer", "kl", tokens=3000)
+    (tiny_places / "drafts").mkdir(parents=True)
+    return (distil.DRAFTS / "one-layer").rename(tiny_places / "drafts" / "one-layer")
+
+
+def test_drafts_that_are_trained_together_learn_as_each_alone(shipped):
+    align("together", "one-layer", "--tokens", "5000")
+    alone = own_weights(distil.DRAFTS / "one-layer")
+    assert any(not torch.equal(weight, alone[name]) for name, weight in own_weights(shipped).items())
+    align("together", "feature", "one-layer", "--tokens", "5000")
+    beside = own_weights(distil.DRAFTS / "one-layer")
+    for name, weight in alone.items():
+        torch.testing.assert_close(weight, beside[name], atol=0.01, rtol=0.02)
+    log = feature_run.last_of_log(feature_run.log_of("feature"))
+    assert log["tokens"] >= 5000 and log["device"] == "cpu" and log["written"] > 5000
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [(["feature", "nothing"], "no draft 'nothing'"), (["feature", "heads"], "train them apart")],
+)
+def test_drafts_that_cannot_be_trained_together_are_refused(shipped, names, why):
+    with pytest.raises(UserError, match=why):
+        align("together", *names, "--tokens", "1000")
+
+
+def test_without_a_gpu_and_without_an_end_nothing_is_trained(tiny_places, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="needs a GPU"):
+        align("together", "feature", "--tokens", "1000")
+    with pytest.raises(UserError, match="--minutes or --tokens"):
+        align("together", "feature")
