@@ -215,11 +215,32 @@ def test_only_the_last_results_are_kept():
 
 
 def drafts_of(pair: PairDescription) -> EvaluationResult:
-    """Synthetic drafts of which the best is the default draft of ``pair``."""
+    """A synthetic draft in the place of the draft of ``pair`` that other engines know."""
+    return with_drafts(pair, pair.text_draft)
+
+
+def with_drafts(pair: PairDescription, *names: str) -> EvaluationResult:
+    """Synthetic drafts in the places of those of ``pair``, the best first."""
     result = make_drafts()
-    result.setting.pair, draft = pair.name, result.drafts[0]
-    figures = [one._replace(draft=pair.default_draft) for one in result.figures if one.draft == draft.name]
-    return replace(result, drafts=[replace(draft, name=pair.default_draft)], figures=figures)
+    gains = {draft.name: result.value("speedup", draft.best_policy, draft=draft.name) for draft in result.drafts}
+    best = sorted(result.drafts, key=lambda draft: -gains[draft.name])
+    new = dict(zip((draft.name for draft in best), names))
+    figures = [one._replace(draft=new[one.draft]) for one in result.figures if one.draft in new]
+    drafts = [
+        replace(one, name=new[one.name], best_lane=one.best_lane.replace(one.name, new[one.name]))
+        for one in best[: len(names)]
+    ]
+    result.setting.pair = pair.name
+    return replace(result, drafts=drafts, figures=figures)
+
+
+def test_other_engines_get_the_best_draft_that_they_know():
+    pair = next(one for one in embedded_pairs() if "feature" in one.drafts)
+    advice = recommend(with_drafts(pair, "feature", "heads", "two-layers"))
+    assert advice.draft == "feature" and "settings below are for two-layers" in " ".join(advice.sentences)
+    assert "two-layers" in advice.transformers and "two-layers" in advice.vllm
+    assert "feature" not in advice.transformers + advice.vllm
+    assert replace(pair, default_draft="feature").text_draft == "three-layers"
 
 
 @pytest.mark.parametrize("anywhere", [False, True])

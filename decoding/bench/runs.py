@@ -73,7 +73,10 @@ def _load(described: PairDescription, work: Work) -> Pair:
     name, target, draft = described.name, "", ""
     if described.kind == "named":
         name, target, draft = "", described.target, described.drafts[described.default_draft]
-    return load_pair(name, target, draft, work.dtype, work.device, progress=work.progress)
+    pair = load_pair(name, target, draft, work.dtype, work.device, progress=work.progress)
+    if not draft:
+        pair.default_draft = described.text_draft  # transformers runs no other
+    return pair
 
 
 def _bench_described(described: PairDescription, work: Work) -> Report:
@@ -93,9 +96,9 @@ def _plain(work: Work) -> str:
 
 
 def _transformers_models(described: PairDescription, work: Work) -> tuple[Any, Any]:
-    """transformers' own modules of the target and the default draft, with the same weights and dtype."""
+    """transformers' own modules of the target and the draft of text, with the same weights and dtype."""
     sources = Sources(described, HuggingFaceHub(), work.progress)
-    names = described.target, described.drafts[described.default_draft]
+    names = described.target, described.drafts[described.text_draft]
     target, draft = (
         load_hf_model(sources.fetch(name).folder, getattr(torch, _plain(work))).to(work.device) for name in names
     )

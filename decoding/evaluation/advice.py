@@ -16,7 +16,7 @@ from ..lookahead.lanes import Lane, parse_lane
 from ..loop.drafting import NgramDraft
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import GgufRecord, read_record
-from ..records.pairs import MODELS, PROMPT_LOOKUP, embedded_pairs
+from ..records.pairs import MODELS, PROMPT_LOOKUP, TEXT_MODEL, PairDescription, embedded_pairs
 from .results import Draft, EvaluationResult, Figure
 
 
@@ -38,18 +38,33 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
     ``anywhere``: models by Hub ids and paths within the repository alone, for a file that is read on other machines.
     """
     best = max(result.drafts, key=lambda draft: _gain(result, draft).value)
-    target, folders = _places(result, anywhere)
-    folder = folders.get(best.name)
-    source = best.source if folder is None else _shown(folder)
-    lane = parse_lane(best.best_lane)
+    pair = _installed(result)
+    theirs = _for_other_engines(result, best, pair)
+    target, folders = _places(result, pair, anywhere)
+    folder = folders.get(theirs.name)
+    source = theirs.source if folder is None else _shown(folder)
+    lane = parse_lane(theirs.best_lane)
+    sentences = _sentences(result, best)
+    if theirs is not best:
+        sentences.append(
+            f"{best.name} reads the target's hidden states in this project's way, which no other engine knows: the "
+            f"settings below are for {theirs.name}, the best draft that reads only the text."
+        )
     return Recommendation(
         draft=best.name,
         lane=best.best_lane,
-        sentences=[*_sentences(result, best), *([_whole(folder)] if folder and not _is_whole(folder) else [])],
-        titles=settings_titles(best, lane),
-        transformers=transformers_settings(best, lane, source, target),
-        vllm=vllm_settings(best, source, target),
+        sentences=[*sentences, *([_whole(folder)] if folder and not _is_whole(folder) else [])],
+        titles=settings_titles(theirs, lane),
+        transformers=transformers_settings(theirs, lane, source, target),
+        vllm=vllm_settings(theirs, source, target),
     )
+
+
+def _for_other_engines(result: EvaluationResult, best: Draft, pair: PairDescription | None) -> Draft:
+    """The best draft that is a language model of its own or prompt lookup; ``best`` if there is none."""
+    kinds = pair.draft_kinds if pair else {}
+    known = [draft for draft in result.drafts if kinds.get(draft.name, TEXT_MODEL).kind == TEXT_MODEL.kind]
+    return max(known, key=lambda draft: _gain(result, draft).value, default=best)
 
 
 def _gain(result: EvaluationResult, draft: Draft) -> Figure:
@@ -166,9 +181,13 @@ def vllm_settings(draft: Draft, source: str, target: str) -> str:
 # -- where other engines find the models ---------------------------------------------------------------
 
 
-def _places(result: EvaluationResult, anywhere: bool) -> tuple[str, dict[str, Path]]:
-    """Where the target is, and the folders of the drafts of an installed pair."""
-    pair = next((one for one in embedded_pairs() if one.name == result.setting.pair), None)
+def _installed(result: EvaluationResult) -> PairDescription | None:
+    """The pair that was evaluated, if it is installed."""
+    return next((one for one in embedded_pairs() if one.name == result.setting.pair), None)
+
+
+def _places(result: EvaluationResult, pair: PairDescription | None, anywhere: bool) -> tuple[str, dict[str, Path]]:
+    """Where the target is, and the folders of the drafts of an installed ``pair``."""
     if pair is None:  # a Hub id, or the last part of a folder that only its owner knows
         target = result.setting.target
         return target if "/" in target else f"FOLDER/{target}", {}

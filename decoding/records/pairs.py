@@ -133,6 +133,12 @@ class PairDescription:
             "pictures": self.shown(self.pictures),
         }
 
+    @property
+    def text_draft(self) -> str:
+        """The default draft, or if that reads more than the text, the first draft that other engines know."""
+        names = self.default_draft, *self.drafts
+        return next((name for name in names if self.kind_of(name) == TEXT_MODEL), self.default_draft)
+
     def kind_of(self, draft: str) -> DraftKind:
         """The draft's kind; a language model unless pair.json says otherwise."""
         return self.draft_kinds.get(draft, TEXT_MODEL)

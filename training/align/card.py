@@ -99,8 +99,8 @@ def _reading(facts: dict[str, Any]) -> list[str]:
         "(training-time test). Parallel heads (Medusa-1, Cai et al. 2024) read one state, that of the token before the "
         "iteration, and neither text nor each other. A block draft makes its guesses in one pass (DFlash, Chen, Liang "
         "and Liu 2026): a later guess reads none of the earlier ones. Trained on "
-        f"{any_row['written']:,} newly written tokens of the target{_where(any_row)} (`python -m training align texts`, "
-        "then `align feature NAME`, or on a GPU `align together NAMES`); measured (`align install`) on "
+        f"{any_row['written']:,} newly written tokens of the target{_where(any_row)} (`python -m training align "
+        "texts`, then `align feature NAME`, or on a GPU `align together NAMES`); measured (`align install`) on "
         f"{any_row['answers']} greedy answers ({any_row['answer_tokens']:,} tokens) to prompts that no draft was "
         "trained on, matrices in four bits; 95% intervals by a bootstrap over texts.",
         *(
