@@ -134,7 +134,7 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
     monkeypatch.setattr(runs, "_transformers_models", lambda *args: (hf_target, hf_draft))
     described = [
-        PairDescription(name, name, "embedded", "t", {"d": "d"}, "d") for name in ("codepair-1", "smollm2-135m")
+        PairDescription(name, name, "embedded", "t", {"small": "d"}, "small") for name in ("codepair-1", "smollm2-135m")
     ]
     monkeypatch.setattr(runs, "embedded_pairs", lambda: described)
     monkeypatch.setattr(pair, "name", "codepair-1")
