@@ -138,7 +138,7 @@ def describe(drafts: Mapping[str, str | dict], others: Mapping[str, str | dict])
         "description": "SmolLM2-135M-Instruct, and drafts trained on its own answers.",
         "target": "target",
         "drafts": {**drafts, **others},
-        "default_draft": DEFAULT,
+        "default_draft": read_json(PAIR / "pair.json").get("default_draft", DEFAULT),
         "draft_weights": "int4",
         "pictures": READER.name,
         "chat": True,

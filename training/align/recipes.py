@@ -36,9 +36,7 @@ class Recipe:
 LAST = -1
 """The target's last layer."""
 RECIPES: dict[str, Recipe] = {
-    "three-layers": Recipe(
-        (0, None, LAST), 8192, "the default: three layers as wide as the target's", grown_from="two-layers"
-    ),
+    "three-layers": Recipe((0, None, LAST), 8192, "three layers as wide as the target's", grown_from="two-layers"),
     "two-layers": Recipe((0, None), 8192, "two layers as wide as the target's"),
     "one-layer": Recipe((0,), 8192, "one layer as wide as the target's"),
     "deep-narrow": Recipe(
@@ -50,6 +48,7 @@ RECIPES: dict[str, Recipe] = {
     "early-exit": Recipe((0, 1, 2, 3, 4, None), 8192, "the target's first five layers and one of its own", shared=5),
 }
 DEFAULT = "three-layers"
+"""The default draft of a new pair; that of an installed pair is what its pair.json says."""
 LADDER = tuple(name for name in RECIPES if name not in (DEFAULT, RECIPES[DEFAULT].grown_from))
 COMPARED = "one-layer"
 """The draft on which losses are compared."""

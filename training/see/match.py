@@ -20,7 +20,7 @@ from .drafts import CAPTIONS, SEEING
 SL = 3
 MOST_TOKENS = 40
 TITLES = {
-    "three-layers": "the pair's default draft, unchanged",
+    "three-layers": "the pair's draft of three layers, unchanged",
     "one-layer": "one-layer, unchanged",
     CAPTIONS: "one-layer, trained further on captions without pictures",
     SEEING: "one-layer, trained further with the picture tokens",
