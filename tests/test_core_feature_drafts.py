@@ -270,7 +270,7 @@ def test_all_lanes_agree_in_bfloat16(models, monkeypatch):
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
     assert set(run.chains) == {"feature", "heads", "text", "ngram"}
     drafted = [token for iteration in run.lanes[1].iterations for token in iteration.drafted]
-    assert all(token.draft_top in (None, []) and token.draft_choice == token.id for token in drafted)
+    assert all(token.draft_top and token.draft_choice == token.id for token in drafted)
 
 
 @pytest.mark.parametrize("rule", ["coupling", "sampling"])
@@ -297,3 +297,32 @@ def test_a_draft_without_its_projections_is_a_sentence(own_models, monkeypatch, 
     damage(file, load_file(file))
     with pytest.raises(UserError, match=words):
         load_feature_pair(own_models, monkeypatch)
+
+
+@pytest.mark.parametrize("lane", ["static:3", "tree:6", "confidence:0.2"])
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_token_says_what_the_draft_that_guessed_it_saw(lean, draft, lane):
+    trace = quick_run(["autoregressive", f"{draft}/{lane}"], lean, PROMPT, ignore_eos=True).lanes[1]
+    guesses = [token for iteration in trace.iterations for token in iteration.drafted]
+    assert len(guesses) > 20
+    for token in guesses:
+        assert token.p_draft == pytest.approx(dict(token.draft_top).get(token.id, token.p_draft), abs=1e-5)
+        assert 0 < token.p_draft <= 1 and token.draft_choice == token.draft_top[0][0] and token.entropy >= 0
+        if "tree" not in lane:
+            assert token.draft_choice == token.id
+        if "confidence" in lane and token.score is not None:
+            assert token.score == pytest.approx(token.p_draft, abs=1e-4)
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_with_dice_a_guess_is_kept_by_what_both_models_saw(lean, draft):
+    run = quick_run(["autoregressive", f"{draft}/static:4"], lean, PROMPT, rule="sampling", temperature=0.9, seed=3)
+    checked = [
+        token
+        for iteration in run.lanes[1].iterations
+        for token in iteration.drafted
+        if token.accept_probability is not None
+    ]
+    assert len(checked) > 10 and any(token.accept_probability < 1 for token in checked)
+    for token in checked:
+        assert token.accept_probability == pytest.approx(min(1, token.p_target / token.p_draft), rel=0.02, abs=2e-3)

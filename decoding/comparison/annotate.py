@@ -10,13 +10,14 @@ import numpy as np
 from ..analysis.whatif import Replay
 from ..engines.inputs import EncodedPrompt
 from ..loop.acceptance import AcceptanceRule, Coupling
-from ..loop.drafting import MODEL_FREE, prefill
+from ..loop.drafting import MODEL_FREE, ModelDraft, prefill
 from ..loop.features import all_rows
 from ..loop.sampling import softmax
 from ..loop.speculative import RawIteration
-from ..records.proposal import parents_in
+from ..records.proposal import parents_in, path_to
 from ..records.trace import Chain, Fate, Iteration, Token
-from .prepare import Prepared, abilities_of
+from .chain import start_along
+from .prepare import Prepared, abilities_of, make_draft
 
 CHUNK = 32  # rows of logits in memory at once
 
@@ -66,9 +67,11 @@ class Annotator:
         seen = None
         if draft is not None and draft not in MODEL_FREE:
             abilities = abilities_of(self._prepared.pair, draft)
-            if abilities.text_only:  # of others only the lane itself knows what they would say
+            if abilities.text_only:
                 read = prompt.as_read(abilities.sees)
                 seen = self._look(draft, self._prepared.pair.draft(draft), read, output, raw)
+            else:
+                seen = self._draft_again(draft, output, raw)
         found = [to_iteration(iteration, target, seen, draft, chain) for iteration in raw]
         if chain is not None:
             replay = Replay(chain)
@@ -86,6 +89,35 @@ class Annotator:
         prompt, target = self._prepared.prompt.with_grey(), self._prepared.pair.target
         _Reader(target, self._prepared.rule, prompt, views, self._top).read_text(output, wanted)
         return [views[at, ()].p[token] for at, token in enumerate(output)]
+
+    def _draft_again(self, name: str, output: list[int], raw: list[RawIteration]) -> Views:
+        """The views of a draft that reads hidden states: they depend on where an iteration began, so that each lane has
+        its own. The draft reads each iteration's guesses once more, down each branch.
+        """
+        prompt, views, wanted = self._prepared.prompt, Views(), _tokens_at(raw)
+        source = make_draft(self._prepared.pair, name, self._prepared.rule)
+        assert isinstance(source, ModelDraft), "a draft that reads hidden states is a model"
+        states = start_along(source, prompt, output, self._prepared.pair.target)
+        for iteration in raw:
+            end = iteration.start + iteration.n_accepted
+            for branch in branches_of(iteration):
+                source.forget(len(prompt) + iteration.start - 1)
+                text = prompt.ids + output[: iteration.start]
+                for depth, row in enumerate(source.rows_along(text, [iteration.drafted[node] for node in branch])):
+                    wrong = tuple(iteration.drafted[node] for node in branch[:depth] if node >= iteration.n_accepted)
+                    tokens = {iteration.drafted[branch[depth]]} if depth < len(branch) else set()
+                    if not wrong:
+                        tokens |= wanted.get(iteration.start + depth, set())
+                    self._add(views, (iteration.start + depth, wrong), row, tokens)
+            source.observe(iteration.n_accepted, tuple(layer[iteration.start : end + 1] for layer in states))
+            source.forget(len(prompt) + min(end + 1, len(output)) - 1)
+        return views
+
+    def _add(self, views: Views, key: tuple[int, tuple[int, ...]], row: np.ndarray, tokens: set[int]) -> None:
+        view = _view(row, self._prepared.rule, key[0], tokens, self._top)
+        if (known := views.get(key)) is not None:  # of another branch
+            view.p |= known.p
+        views[key] = view
 
     def _look(self, name: str, model: Any, prompt: EncodedPrompt, output: list[int], raw: list[RawIteration]) -> Views:
         views = self._views.setdefault((name, tuple(output)), {})
@@ -243,6 +275,13 @@ def fate_of(raw: RawIteration, index: int) -> Fate:
     if index < raw.n_accepted:
         return "accepted"
     return "rejected" if raw.emitted is not None and not rejected_above(raw, index) else "dropped"
+
+
+def branches_of(raw: RawIteration) -> list[list[int]]:
+    """The branches of an iteration, each as its guesses from the first on; without guesses one empty branch."""
+    parents = parents_in(raw.parents, len(raw.drafted))
+    inner = set(parents)
+    return [path_to(parents, node) for node in range(len(parents)) if node not in inner] or [[]]
 
 
 def rejected_above(raw: RawIteration, index: int) -> list[int]:

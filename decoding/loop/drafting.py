@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from ..lookahead.base import DraftState
 from ..records.pairs import PROMPT_LOOKUP, DraftKind
 from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
-from .features import FeatureReader, as_rows
+from .features import OUTSIDE, FeatureReader, as_rows
 
 if TYPE_CHECKING:
     import torch
@@ -169,6 +169,22 @@ class ModelDraft(DraftSource):
             rows = [self._places[one] for one in path]
             row = self._read([state.tokens[node]], Branches(self._trunk, [rows]))
         return self._rule.siblings(row, state.start + len(path), node, self._head_ids)
+
+    def rows_along(self, text: list[int], tokens: list[int]) -> Iterator[np.ndarray]:
+        """Logits [vocab_size] after ``text``, and after each of ``tokens`` as far as the draft would guess on, as in an
+        iteration that guessed these.
+        """
+        state, whole = DraftState(text=text), np.full(self._model.vocab_size, OUTSIDE, dtype=np.float32)
+        for token in [*tokens, None]:
+            if not self._has_next(text, state):
+                return
+            whole[slice(None) if self._head_ids is None else self._head_ids] = self._next_row(text, state)
+            yield whole
+            if token is not None:
+                state.tokens.append(token)
+
+    def _has_next(self, text: list[int], state: DraftState) -> bool:
+        return len(text) + len(state.tokens) <= self.max_length
 
     def _next_row(self, text: list[int], state: DraftState) -> np.ndarray:
         """Logits after the text and the tokens of ``state``."""

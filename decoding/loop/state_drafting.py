@@ -135,7 +135,10 @@ class ParallelDraft(ModelDraft):
         """After ``text``: the guesses' logits [n, ids], and the states [n, hidden_size] that these are read from."""
 
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
-        return super().step(text, state) if len(state.tokens) < len(self._logits(text)) else None
+        return super().step(text, state) if self._has_next(text, state) else None
+
+    def _has_next(self, text: list[int], state: DraftState) -> bool:
+        return len(state.tokens) < len(self._logits(text))
 
     def read_node(self, state: DraftState, node: int) -> Siblings:
         depth = len(path_to(state.parents or [], node)) if node >= 0 else 0
