@@ -16,6 +16,7 @@ import app
 from decoding.backends.server import Limits
 from decoding.backends.soak import served
 from decoding.cli.serve import free_port
+from viz import assets
 
 from . import web
 from .fakes import FakeBackend
@@ -51,6 +52,7 @@ def test_without_torch_it_says_where_the_page_is_serves_it_and_ends_without_leav
         assert f"Speculoscope is at http://127.0.0.1:{port}" in line, line
         html = web.get(f"http://127.0.0.1:{port}/").text
         assert "Speculoscope" in html and "cdn." not in html.lower()
+        assert html.count(assets.head()) == html.count(f"{assets.BEGIN}<gradio-app") == 1
         for closed in ("monitoring", "monitoring/summary"):
             assert web.get(f"http://127.0.0.1:{port}/{closed}").status_code in (403, 404)
         assert any(files.glob("speculoscope-*"))

@@ -17,7 +17,6 @@ from decoding.backends.recorded import RECORDINGS, RecordedBackend
 
 from . import assets
 from .api import DESCRIPTION, make_compare
-from .assets.document import Document
 from .core.assets import TAGLINE
 from .forms import form_memory
 from .learn.tab import build_learn_tab
@@ -159,10 +158,10 @@ def serve(page: Page, **options: Any) -> tuple:
     page._queue.progress_update_sleep_when_free = 0.25
     # Gradio compresses files alone, by their endings: neither its page nor its answers, of which a run is the largest.
     packing = Middleware(GZipMiddleware, compresslevel=5)
-    around = [packing, Middleware(BodyLimits), Middleware(Document, head=assets.head(), body=assets.BEGIN)]
+    assets.put_into_document()
     return page.launch(
         theme=theme(),
-        app_kwargs={"routes": assets.routes(), "middleware": around},
+        app_kwargs={"routes": assets.routes(), "middleware": [packing, Middleware(BodyLimits)]},
         ssr_mode=False,
         mcp_server=page.offers_tools,
         show_error=False,

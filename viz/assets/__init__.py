@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import plotly
+from gradio.routes import STATIC_TEMPLATE_LIB, templates
+from jinja2 import ChoiceLoader, DictLoader, FileSystemLoader
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -15,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from ..core.assets import TAGLINE, learn_css, learn_js, player_css, script, styles
 
 BEGIN = "<script>window.SpeculoscopePage.begin();</script>"
+TEMPLATE = "frontend/index.html"  # Gradio's, of the page's document
 
 
 def head() -> str:
@@ -25,6 +28,19 @@ def head() -> str:
         raise ValueError("A style or script contains a closing tag that would end its element early.")
     description = f'<meta name="description" content="{TAGLINE}">'
     return f"{description}\n<style id='speculoscope-style'>{page_css}</style>\n<script>{page_js}</script>"
+
+
+def put_into_document() -> None:
+    """Makes Gradio write :func:`head` and BEGIN into the page's document.
+
+    So the first paint waits neither for Gradio nor for other files: Gradio's own ``head`` option reaches the browser as
+    one of the settings that its scripts read when they have all been loaded, about a second later.
+    """
+    original = FileSystemLoader(STATIC_TEMPLATE_LIB)
+    text = original.get_source(templates.env, TEMPLATE)[0]
+    for place, part in (("</head>", head()), ("<gradio-app", BEGIN)):  # nothing stands before gradio-app on the page
+        text = text.replace(place, f"{{% raw %}}{part}{{% endraw %}}{place}", 1)
+    templates.env.loader = ChoiceLoader([DictLoader({TEMPLATE: text}), original])
 
 
 def routes() -> list[Route | Mount]:
