@@ -6,9 +6,11 @@ that it does not know. This middleware runs before all of that.
 
 from __future__ import annotations
 
-import json
 import logging
+from collections.abc import Iterator
 
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 2 * 2**20  # the longest prompt with every character escaped
@@ -34,14 +36,6 @@ JUNK = "This request to the server has the wrong form; reload the page."
 log = logging.getLogger(__name__)
 
 
-class TooMuch(Exception):
-    """An HTTP status with a sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
 class BodyLimits:
     """ASGI middleware: refuses bodies that are too large, the routes that nothing here uses, and junk.
 
@@ -57,15 +51,15 @@ class BodyLimits:
             return await self._app(scope, receive, send)
         path = scope["path"]
         if is_unused(path):
-            return await _answer(send, 404, "There is nothing at this address.")
+            return await _refusal(404, "There is nothing at this address.")(scope, receive, send)
         if scope["method"] not in BODY_METHODS:
             return await self._answered(scope, receive, send)
         held = bytearray()
         try:
             await self._read(scope, receive, held, limit_of(path))
             await self._answered(scope, _replayed(bytes(held), receive), send)
-        except TooMuch as refusal:
-            await _answer(send, refusal.status, str(refusal))
+        except HTTPException as refusal:
+            await _refusal(refusal.status_code, refusal.detail)(scope, receive, send)
         finally:
             self._held -= len(held)
 
@@ -86,23 +80,23 @@ class BodyLimits:
             if begun:
                 raise
             log.warning("a request was refused after %s", type(error).__name__)  # not what it said: it may hold a text
-            await _answer(send, 400, JUNK)
+            await _refusal(400, JUNK)(scope, receive, send)
 
     async def _read(self, scope: Scope, receive: Receive, held: bytearray, most: int) -> None:
-        """Reads the body into ``held``. Raises TooMuch."""
+        """Reads the body into ``held``. Raises HTTPException."""
         too_large = f"The body is larger than {most // 2**20} MB, the limit of this server."
         if _announced(scope) > most:
-            raise TooMuch(413, too_large)
+            raise HTTPException(413, too_large)
         more = True
         while more:
             message = await receive()
             if message["type"] != "http.request":
-                raise TooMuch(400, "The connection was closed before the body was complete.")
+                raise HTTPException(400, "The connection was closed before the body was complete.")
             chunk, more = message.get("body", b""), message.get("more_body", False)
             if len(held) + len(chunk) > most:
-                raise TooMuch(413, too_large)
+                raise HTTPException(413, too_large)
             if self._held + len(chunk) > self._most_held:
-                raise TooMuch(503, "Many files are being read here at the moment: try again soon.")
+                raise HTTPException(503, "Many files are being read here at the moment: try again soon.")
             held += chunk
             self._held += len(chunk)
 
@@ -125,22 +119,14 @@ def _announced(scope: Scope) -> int:
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """A ``receive`` that returns ``body`` first, then what follows (the disconnect)."""
-    first = True
+    first: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replay() -> Message:
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
+        return next(first, None) or await receive()
 
     return replay
 
 
-async def _answer(send: Send, status: int, sentence: str) -> None:
-    body = json.dumps({"detail": sentence}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 413:
-        headers.append((b"connection", b"close"))  # does not wait for the rest of the body
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _refusal(status: int, sentence: str) -> JSONResponse:
+    headers = {"connection": "close"} if status == 413 else None  # does not wait for the rest of the body
+    return JSONResponse({"detail": sentence}, status, headers)
