@@ -103,7 +103,7 @@ def files_read_here():
     from viz import opened
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opened.Sandbox, "_run", lambda self, job, gone: json.dumps(opened.work(json.loads(job))).encode())
+        patch.setattr(opened.Sandbox, "_run", lambda self, job: json.dumps(opened.work(json.loads(job))).encode())
         yield
 
 

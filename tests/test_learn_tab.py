@@ -9,7 +9,6 @@ import pytest
 from decoding.backends.recorded import RecordedBackend
 from tests.page_server import write_recordings
 from tests.runs import make_run
-from tests.waiting import in_own_loop
 from viz.learn.lessons import OWN_RECORDINGS, shipped_lessons
 from viz.learn.roles import find_roles, readable_runs
 from viz.learn.tab import learn_answers
@@ -76,7 +75,7 @@ def test_the_lessons_runs_open_in_the_race_too(functions):
 @pytest.mark.parametrize("query", [None, [], {}, {"run": "../../etc"}, {"text": 3}, {"lesson": "x", "run": None}])
 def test_nonsense_is_answered_with_a_sentence(functions, name, query):
     query = {**query, "kind": "link" if name == "take" else "learn"} if isinstance(query, dict) else query
-    answer = functions[name](query) if name != "open_file" else in_own_loop(functions[name](query, None))
+    answer = functions[name](query)
     assert set(answer) == {"error"}
     assert answer["error"].endswith((".", ")")) and "our fault" not in answer["error"]
 

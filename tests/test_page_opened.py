@@ -16,16 +16,15 @@ from decoding.errors import UserError
 from decoding.records.run_file import run_to_json, save_run
 from decoding.records.trace import Chain, Guesses, Run, TokenText
 from viz import opened
-from viz.opened import BUSY, LEFT, TOO_LONG, Sandbox, work
+from viz.opened import BUSY, TOO_LONG, Sandbox, work
 from viz.player.payload import run_payload
-from viz.server_functions import while_there
 from viz.store import MAX_UPLOAD_BYTES, RunStore, check_text
 
 from . import web
 from .page_fakes import ScriptedBackend
 from .page_server import page_at, write_recordings
 from .runs import make_run
-from .waiting import in_own_loop, wait_until
+from .waiting import wait_until
 
 LANES = ("autoregressive", "static:5", "oracle")
 
@@ -103,10 +102,10 @@ def test_too_much_memory_is_a_sentence(monkeypatch):
     assert "more memory" in work(job(make_run(lanes=LANES)))["error"]
 
 
-def test_the_line_is_short_and_who_leaves_gives_up_the_place(monkeypatch):
-    sandbox, inside, go_on, gone = Sandbox(max_waiting=1), threading.Event(), threading.Event(), threading.Event()
+def test_the_line_is_short(monkeypatch):
+    sandbox, inside, go_on = Sandbox(max_waiting=1), threading.Event(), threading.Event()
 
-    def run(text, gone):
+    def run(job):
         inside.set()
         assert go_on.wait(30)
         return b'{"answer": 1}'
@@ -115,28 +114,17 @@ def test_the_line_is_short_and_who_leaves_gives_up_the_place(monkeypatch):
     with ThreadPoolExecutor(2) as visitors:
         first = visitors.submit(sandbox.do, "payload", "", "a")
         assert inside.wait(30)
-        second = visitors.submit(sandbox.do, "payload", "", "b", gone)
-        wait_until(lambda: sandbox._waiting == 2)
+        second = visitors.submit(sandbox.do, "payload", "", "b")
+        wait_until(lambda: sandbox._places._value == 0)
         with pytest.raises(UserError) as refusal:
             sandbox.do("payload", "", "c")
         assert str(refusal.value) == BUSY
-        gone.set()
-        assert str(second.exception(30)) == LEFT
         go_on.set()
-        assert first.result(30) == 1 and sandbox._waiting == 0
-
-
-def test_a_visitor_who_leaves_ends_the_work():
-    class Visitor:
-        async def is_disconnected(self):
-            return True
-
-    answer = in_own_loop(while_there(Visitor(), Sandbox().threads, lambda gone: {"left": gone.wait(60)}))
-    assert answer == {"left": True}
+        assert first.result(30) == second.result(30) == sandbox.do("payload", "", "d") == 1
 
 
 def test_many_crafted_files_at_once_leave_the_page_answering(tmp_path):
-    """If each of these used the page's own threads, 45 at the same time would block the whole page for minutes."""
+    """If all of these waited in the page's own threads, 45 at the same time would block the whole page for minutes."""
     text = run_to_json(crafted_run(600))
     with page_at(ScriptedBackend(), write_recordings(tmp_path)) as url, ThreadPoolExecutor(9) as visitors:
         components = web.get(f"{url}config").json()["components"]

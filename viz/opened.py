@@ -1,8 +1,8 @@
 """Run files opened by visitors: read and drawn in a separate process, one at a time and with a time limit.
 
 A run file is untrusted, and drawing it takes work that grows with its content. The page must survive anything that it
-does: the process has a memory and a time limit, its queue is short, and a job ends when its visitor leaves. Started as
-``python -m viz.opened``: one job on stdin, the answer on stdout.
+does: the process has a memory and a time limit, and its queue is short. Started as ``python -m viz.opened``: one job on
+stdin, the answer on stdout.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ import json
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from decoding.errors import UserError, is_out_of_memory
@@ -31,78 +27,43 @@ from .player.payload import run_payload
 LIMIT_S = 20.0  # per job, including the start of the process
 MAX_WAITING = 5
 MAX_MEMORY_BYTES = 2 * 2**30
-POLL_S = 0.1
 ROOT = Path(__file__).resolve().parent.parent
 
 TOO_LONG = "This file takes longer to draw than this page gives to one: record a shorter run, or one with fewer lanes."
 TOO_LARGE = "This file takes more memory to draw than this page gives to one: record a shorter run."
 BROKEN = "This file cannot be drawn: the process that read it ended without an answer."
 BUSY = "Other visitors' files are being read at the moment: try again soon."
-LEFT = "The visitor left before the file was read."
 
 
 class Sandbox:
     """The queue of the process that works on visitors' runs."""
 
     def __init__(self, limit_s: float = LIMIT_S, max_waiting: int = MAX_WAITING) -> None:
-        self._limit_s, self._max_waiting = limit_s, max_waiting
-        self._turn, self._counting = threading.Lock(), threading.Lock()
-        self._waiting = 0
-        # Enough for the whole queue, plus one that is refused because the queue is full.
-        self.threads = ThreadPoolExecutor(max_waiting + 2, thread_name_prefix="opened")
+        self._limit_s = limit_s
+        self._places, self._turn = threading.Semaphore(1 + max_waiting), threading.Lock()
 
-    def do(self, kind: str, text: str, identifier: str, gone: threading.Event | None = None) -> Any:
+    def do(self, kind: str, text: str, identifier: str) -> Any:
         """Runs job ``kind`` (a key of JOBS) on the run file ``text`` and returns its answer; blocks. Raises UserError.
 
-        ``identifier``: the run's name here. Setting ``gone`` ends the job.
+        ``identifier``: the run's name here.
         """
-        gone = gone or threading.Event()
-        job = json.dumps({"kind": kind, "id": identifier, "text": text}).encode()
-        with self._in_turn(gone):
-            answer = _heard(self._run(job, gone))
+        if not self._places.acquire(blocking=False):
+            raise UserError(BUSY)
+        try:
+            with self._turn:
+                answer = _heard(self._run(json.dumps({"kind": kind, "id": identifier, "text": text}).encode()))
+        finally:
+            self._places.release()
         if "error" in answer:
             raise UserError(answer["error"])
         return answer["answer"]
 
-    @contextmanager
-    def _in_turn(self, gone: threading.Event) -> Iterator[None]:
-        with self._counting:
-            if self._waiting > self._max_waiting:
-                raise UserError(BUSY)
-            self._waiting += 1
-        try:
-            while not self._turn.acquire(timeout=POLL_S):
-                if gone.is_set():
-                    raise UserError(LEFT)
-            try:
-                yield
-            finally:
-                self._turn.release()
-        finally:
-            with self._counting:
-                self._waiting -= 1
-
-    def _run(self, job: bytes, gone: threading.Event) -> bytes:
+    def _run(self, job: bytes) -> bytes:
         command = [sys.executable, "-m", "viz.opened"]
-        with TemporaryFile() as file:  # a pipe would have to be written while waiting for the answer
-            file.write(job)
-            file.seek(0)
-            with subprocess.Popen(command, cwd=ROOT, stdin=file, stdout=subprocess.PIPE) as process:
-                try:
-                    return self._wait(process, gone)
-                finally:
-                    process.kill()
-
-    def _wait(self, process: subprocess.Popen, gone: threading.Event) -> bytes:
-        deadline = time.monotonic() + self._limit_s
-        while True:
-            try:
-                return process.communicate(timeout=POLL_S)[0]
-            except subprocess.TimeoutExpired:
-                if gone.is_set():
-                    raise UserError(LEFT) from None
-                if time.monotonic() > deadline:
-                    raise UserError(TOO_LONG) from None
+        try:
+            return subprocess.run(command, cwd=ROOT, input=job, stdout=subprocess.PIPE, timeout=self._limit_s).stdout
+        except subprocess.TimeoutExpired:
+            raise UserError(TOO_LONG) from None
 
 
 def _heard(answer: bytes) -> dict[str, Any]:

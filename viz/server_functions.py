@@ -6,16 +6,11 @@ input as hostile. A refusal is ``{"error": sentence}``.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any
-
-import gradio as gr
 
 from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
@@ -27,8 +22,6 @@ from .session import BROKEN, Visits
 from .settings import command_line
 from .store import RunStore
 
-LOOK_S = 0.3  # interval for checking whether a visitor is still connected
-
 log = logging.getLogger(__name__)
 Query = dict[str, Any]
 Answer = dict[str, Any]
@@ -38,12 +31,12 @@ def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
     """Wraps ``function``: a UserError becomes its sentence; other exceptions are logged and become a general one."""
 
     @functools.wraps(function)
-    def answer(query: Query, *more: Any) -> Answer:
+    def answer(query: Query) -> Answer:
         try:
             if not isinstance(query, dict):
                 raise UserError(JUNK)
             # Plain JSON: Gradio's own writer refuses numbers as keys.
-            return json.loads(json.dumps(function(query, *more)))
+            return json.loads(json.dumps(function(query)))
         except UserError as error:
             return {"error": str(error)}
         except Exception:
@@ -68,11 +61,8 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         return {"payload": store.payload(_kind(query), query.get("run"))}
 
     @answered
-    def opened(query: Query, gone: threading.Event | None = None) -> Answer:
-        return {"payload": store.open(_kind(query), query.get("text"), gone)}
-
-    async def open_file(query: Query, visitor: gr.Request) -> Answer:
-        return await while_there(visitor, store.sandbox.threads, lambda gone: opened(query, gone))
+    def open_file(query: Query) -> Answer:
+        return {"payload": store.open(_kind(query), query.get("text"))}
 
     @answered
     def details(query: Query) -> Answer:
@@ -113,21 +103,6 @@ def _kind(query: Query) -> str:
     if kind not in ("payload", "learn"):
         raise UserError(JUNK)
     return kind
-
-
-async def while_there(
-    visitor: gr.Request | None, threads: Executor, work: Callable[[threading.Event], Answer]
-) -> Answer:
-    """``work(gone)`` in one of ``threads``; ``gone`` is set when the visitor's connection ends."""
-    gone = threading.Event()
-    working = asyncio.get_running_loop().run_in_executor(threads, work, gone)
-    try:
-        while not (await asyncio.wait([working], timeout=LOOK_S))[0]:
-            if visitor is not None and await visitor.is_disconnected():
-                gone.set()
-        return working.result()
-    finally:
-        gone.set()
 
 
 _MIME = {"json": "application/json", "csv": "text/csv", "html": "text/html"}

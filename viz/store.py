@@ -73,10 +73,10 @@ class RunStore:
         write_whole(path, text)
         self._kept_at(identifier, path)
 
-    def open(self, kind: str, text: Any, gone: threading.Event | None = None) -> Any:
+    def open(self, kind: str, text: Any) -> Any:
         """Keeps a visitor's run file under a new name; gives what :meth:`drawn` gives of it. Raises UserError."""
         text, name = check_text(text), f"{OPENED}{new_id()}"
-        answer = self.sandbox.do(kind, text, name, gone)
+        answer = self.sandbox.do(kind, text, name)
         self.keep(name, text)
         return answer
 
