@@ -26,7 +26,7 @@ from viz.figures.answers import CAUSES
 from viz.figures.evaluation import fastest
 from viz.player.names import lane_name
 from viz.reports.report import PAPERS, DraftsReport, EvaluationReport, beside_evaluation, is_stale, with_names
-from viz.reports.tab import Kept, _answers, _finish, job_options
+from viz.reports.tab import MOST_KEPT, Kept, _answers, _finish, job_options
 
 from .evaluations import make_drafts, make_evaluation, on_clock, renamed
 from .page_fakes import fake_pair
@@ -44,7 +44,7 @@ def tab(tmp_path):
                 (tmp_path / name).write_text(content)
             else:
                 save_result(content, tmp_path / name)
-        return _answers(kind, pair or fake_pair(), tmp_path, kept or Kept())
+        return _answers(kind, pair or fake_pair(), tmp_path, kept or Kept(MOST_KEPT))
 
     return answers
 
@@ -192,7 +192,7 @@ def test_the_form_asks_for_what_the_job_knows():
 
 @pytest.mark.parametrize(("kind", "make"), KINDS)
 def test_a_measurement_is_found_again_and_can_be_taken_along(tab, kind, make):
-    kept, result = Kept(), make()
+    kept, result = Kept(MOST_KEPT), make()
     shipped, take = tab({}, kind, kept=kept)
     event = Event("run", 3, "finished", {"result": json.loads(json.dumps(to_plain(result)))})
     report = _finish(kind, kept, event).data["report"]
@@ -208,9 +208,10 @@ def test_a_measurement_is_found_again_and_can_be_taken_along(tab, kind, make):
 
 
 def test_only_the_last_results_are_kept():
-    kept = Kept(most=2)
-    first, second, third = (kept.add({"number": number}) for number in range(3))
-    assert kept.get(first) is None and kept.get(second) == {"number": 1} and kept.get(third) == {"number": 2}
+    kept = Kept(2)
+    for number, name in enumerate(("first", "second", "third")):
+        kept.keep(name, {"number": number})
+    assert [kept.get(name) for name in ("first", "second", "third")] == [None, {"number": 1}, {"number": 2}]
     assert kept.get(None) is None and kept.get(["x"]) is None
 
 

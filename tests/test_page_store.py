@@ -55,7 +55,7 @@ def test_runs_come_from_the_recordings_or_from_those_added(store):
 def test_only_the_last_few_are_kept_and_the_rest_are_a_sentence(store):
     for number in range(5):
         store.add(make_run(identifier=f"run{number}", lanes=LANES, n_tokens=20))
-    assert store.get("run2").id == "run2" and len(store._warm) <= 2
+    assert store.get("run2").id == "run2" and len(store._warm._kept) <= 2
     with pytest.raises(UserError, match="no longer, kept here"):
         store.get("run0")
 

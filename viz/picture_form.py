@@ -4,9 +4,7 @@ photographs.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Any
 
 import gradio as gr
@@ -20,6 +18,7 @@ from decoding.records.pairs import PairDescription
 from decoding.records.request import SETTINGS, CompareRequest
 
 from .forms import QUIET
+from .store import Newest
 
 SCENES = (
     ("🐱 🐶 #7", "What is in the picture?"),
@@ -41,28 +40,24 @@ class Photographs:
     """The photographs uploaded last, by the names that stand for them in the form."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, str] = OrderedDict()
-        self._lock = Lock()
+        self._kept: Newest[str] = Newest(KEPT)
 
     def add(self, picture: str) -> str:
         """Checks and keeps a photograph, a data URL; returns its name. Raises UserError."""
         photo = photo_of(picture)
         name = named(photo)
-        with self._lock:
-            self._kept[name] = packed(photo)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+        self._kept.keep(name, packed(photo))
         return name
 
     def filled_in(self, request: CompareRequest) -> CompareRequest:
         """``request`` with the photograph that it names, if it is kept here."""
-        return replace(request, picture=self._kept.get(request.picture, request.picture))
+        return replace(request, picture=self._kept.get(request.picture) or request.picture)
 
     def drawn(self, picture: str) -> Image.Image | None:
         """A scene or a kept photograph; None for no picture. Raises UserError."""
         if not picture.strip():
             return None
-        return photo_of(self._kept.get(picture, picture)) if is_photo(picture) else draw(scene_of(picture), 2)
+        return photo_of(self._kept.get(picture) or picture) if is_photo(picture) else draw(scene_of(picture), 2)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from decoding.backends.recorded import RecordedBackend, RecordingInfo
 from decoding.errors import UserError
@@ -31,6 +31,34 @@ MAX_FRAGMENT_CHARS = 32_000  # all browsers open such links, and most programs s
 DAYS = 30  # for which a run that a link names is kept
 SHARED_BYTES = 400 * 2**20  # of all of them; the oldest go first
 
+T = TypeVar("T")
+
+
+class Newest(Generic[T]):
+    """The ``most`` values that were kept or asked for last, by name."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._kept: OrderedDict[str, T] = OrderedDict()
+
+    def keep(self, name: str, value: T) -> None:
+        with self._lock:
+            self._kept[name] = value
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+
+    def get(self, name: Any) -> T | None:
+        """The value of that name, which may be anything; None if it is not kept, or no longer."""
+        with self._lock:
+            if not isinstance(name, str) or name not in self._kept:
+                return None
+            self._kept.move_to_end(name)
+            return self._kept[name]
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._kept.pop(name, None)
+
 
 class RunStore:
     """Runs by id. Those made here are in a temporary folder, so that memory use stays constant."""
@@ -43,16 +71,15 @@ class RunStore:
         self.shared = SharedRuns()
         self._folder = ProcessFolder("speculoscope-runs-")
         self._kept: OrderedDict[str, tuple[Path, int]] = OrderedDict()  # id -> (file, bytes)
-        self._warm: OrderedDict[str, Run] = OrderedDict()
-        self._keep, self._most_warm, self._most_bytes = keep, warm, most_bytes
+        self._warm: Newest[Run] = Newest(warm)
+        self._keep, self._most_bytes = keep, most_bytes
         self._lock = threading.Lock()
 
     def add(self, run: Run) -> None:
         """Keeps ``run``; the oldest one is removed when there are too many."""
         path = self._place(run.id)
         save_run(run, path)
-        with self._lock:
-            self._remember(run)
+        self._warm.keep(run.id, run)
         self._kept_at(run.id, path)
 
     def _place(self, identifier: str) -> Path:
@@ -64,7 +91,7 @@ class RunStore:
             self._kept[identifier] = path, path.stat().st_size
             while len(self._kept) > self._keep or sum(size for _, size in self._kept.values()) > self._most_bytes:
                 gone, (path, _) = self._kept.popitem(last=False)
-                self._warm.pop(gone, None)
+                self._warm.forget(gone)
                 path.unlink(missing_ok=True)
 
     def keep(self, identifier: str, text: str) -> None:
@@ -119,17 +146,14 @@ class RunStore:
         """The run of that id. Raises UserError."""
         if not isinstance(identifier, str) or not IDENTIFIER.fullmatch(identifier):
             raise UserError("This is not the name of a run: names consist of at most 64 letters, digits, - and _.")
-        with self._lock:
-            if identifier in self._warm:
-                self._warm.move_to_end(identifier)
-                return self._warm[identifier]
+        if run := self._warm.get(identifier):
+            return run
         path = self._file(identifier)
         try:
             run = replace(load_run(path), id=identifier) if path else self._recording(identifier)
         except UserError as error:
             raise UserError(f"{_gone(identifier)} ({error})") from error
-        with self._lock:
-            self._remember(run)
+        self._warm.keep(identifier, run)
         return run
 
     def origin(self, identifier: str) -> Origin:
@@ -157,12 +181,6 @@ class RunStore:
     def _recording(self, identifier: str) -> Run:
         is_of_lessons = any(info.id == identifier for info in self.of_lessons.recordings())
         return (self.of_lessons if is_of_lessons else self.recorded).load(identifier)
-
-    def _remember(self, run: Run) -> None:
-        self._warm[run.id] = run
-        self._warm.move_to_end(run.id)
-        while len(self._warm) > self._most_warm:
-            self._warm.popitem(last=False)
 
 
 def check_text(text: object) -> str:

@@ -6,8 +6,6 @@ import functools
 import json
 import logging
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from ..choices import pair_choices
 from ..forms import make_buttons, wire_job, wire_memory
 from ..server_functions import answered
 from ..session import Visits, stream_of
+from ..store import Newest
 from .html import whole_page
 from .report import Report
 
@@ -40,28 +39,8 @@ TEMPLATE = """<div class="speculoscope sp-report">
 log = logging.getLogger(__name__)
 
 
-class Kept:
-    """Results measured on this server (plain dicts) by an unguessable id, still there after a reload."""
-
-    def __init__(self, most: int = MOST_KEPT) -> None:
-        self._most = most
-        self._results: OrderedDict[str, str] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def add(self, result: dict[str, Any]) -> str:
-        """Keep ``result``; returns its id."""
-        identifier = new_id()
-        with self._lock:
-            self._results[identifier] = json.dumps(result)
-            while len(self._results) > self._most:
-                self._results.popitem(last=False)
-        return identifier
-
-    def get(self, identifier: Any) -> dict[str, Any] | None:
-        """The result with that id; None if it is not kept, or no longer."""
-        with self._lock:
-            text = self._results.get(identifier) if isinstance(identifier, str) else None
-        return json.loads(text) if text else None
+Kept = Newest[dict[str, Any]]
+"""Results measured on this server (plain dicts) by an unguessable id, still there after a reload."""
 
 
 def build_report_tab(
@@ -73,7 +52,7 @@ def build_report_tab(
     folder: Path = SHIPPED,
 ) -> None:
     """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of the tab's form."""
-    pairs, kept = backend.pairs(), Kept()
+    pairs, kept = backend.pairs(), Kept(MOST_KEPT)
     gr.HTML(
         html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
     )
@@ -198,5 +177,6 @@ def job_options(kind: type[Report], pair: Any, suite: Any, limit: Any, clock: An
 def _finish(kind: type[Report], kept: Kept, event: Event) -> Event:
     if event.kind != "finished":
         return event
-    result = event.data["result"]
-    return Event(event.run, event.seq, "finished", {"report": _measured(kind, result, kept.add(result))})
+    result, identifier = event.data["result"], new_id()
+    kept.keep(identifier, result)
+    return Event(event.run, event.seq, "finished", {"report": _measured(kind, result, identifier)})
