@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from decoding.backends.base import Backend
@@ -72,28 +73,16 @@ async def batches(stream: EventStream[Event]) -> AsyncIterator[tuple[int, int, B
 
 def merged(events: list[Event]) -> Batch:
     """Events as plain dicts; neighbouring iterations of one lane become one."""
+    shown = [event for event in events if event.kind != "heartbeat"]
     batch: Batch = []
-    for event in events:
-        if event.kind == "heartbeat":
-            continue
-        before = batch[-1] if batch else None
-        if event.kind == "iterations" and before and _continues(before, event.data):
-            before["data"]["items"] += event.data["items"]
-            before["data"].setdefault("texts", {}).update(event.data.get("texts", {}))
-        else:
-            batch.append({"kind": event.kind, "data": _copied(event)})
+    for (kind, _), group in groupby(shown, lambda event: (event.kind, event.data.get("lane"))):
+        parts = [event.data for event in group]
+        if kind == "iterations":
+            items = [item for data in parts for item in data["items"]]
+            texts = {token: text for data in parts for token, text in data.get("texts", {}).items()}
+            parts = [{**parts[0], "items": items, "texts": texts}]
+        batch += [{"kind": kind, "data": data} for data in parts]
     return batch
-
-
-def _continues(before: dict[str, Any], data: dict[str, Any]) -> bool:
-    return before["kind"] == "iterations" and before["data"]["lane"] == data["lane"]
-
-
-def _copied(event: Event) -> dict[str, Any]:
-    data = dict(event.data)
-    if event.kind == "iterations":
-        data["items"], data["texts"] = list(data["items"]), dict(data.get("texts", {}))
-    return data
 
 
 def race_stream(backend: Backend, store: RunStore, request: CompareRequest) -> EventStream[Event]:

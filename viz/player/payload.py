@@ -6,9 +6,7 @@ whole multiples of 1e-7 s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import chain as joined
 from typing import Any, Literal
 
 from decoding.analysis import metrics
@@ -27,7 +25,7 @@ from decoding.records.generate import why_no_chain
 from decoding.records.pairs import is_asked
 from decoding.records.run_file import to_plain
 from decoding.records.text import pieces
-from decoding.records.trace import Costs, Guesses, Iteration, Run, Trace
+from decoding.records.trace import Costs, Iteration, Run, Trace
 
 from . import sentences
 from .lane_styles import lane_style
@@ -100,7 +98,7 @@ def run_payload(
         "no_chain": "" if run.chains else why_no_chain(run),
         "tuned": {draft: _tuned(run, draft) for draft in run.chains},
         "titles": {name: spec.title for name, spec in all_specs().items()},
-        "vocab": _vocab(run, details),
+        "vocab": {str(token): [known.text, known.bytes, known.special] for token, known in run.vocab.items()},
     }
 
 
@@ -286,23 +284,6 @@ def tuned(name: str, fitted: dict[str, Any], costs: Costs, draft: str) -> dict[s
     if name == "specdecpp":
         return needed | {"auto": cheapest(rows_from_json(fitted["ledger"], name), costs, draft, name).threshold}
     return needed
-
-
-def _vocab(run: Run, details: bool) -> dict[str, list]:
-    """{id: [text, bytes or None, whether it is special]} of the tokens that are shown."""
-    shown = run.vocab if details else run.vocab.keys() & set(_shown(run))
-    texts = ((token, run.vocab[token]) for token in sorted(shown))
-    return {str(token): [text.text, text.bytes, text.special] for token, text in texts}
-
-
-def _shown(run: Run) -> Iterable[int | None]:
-    """The ids of all lanes' tokens and of all recorded guesses."""
-    for trace in run.lanes:
-        yield from trace.output
-        yield from (token.id for iteration in trace.iterations for token in iteration.drafted)
-    guesses: Iterable[Guesses] = joined.from_iterable(chain.lists() for chain in run.chains.values())
-    yield from joined.from_iterable(chain.target for chain in run.chains.values())
-    yield from joined.from_iterable(one.choice for one in guesses)
 
 
 # -- the table of times --------------------------------------------------------------------------------

@@ -36,9 +36,9 @@ def run_picture(run: Run) -> dict[str, Any] | None:
 
 
 @lru_cache(maxsize=200)
-def scene_picture(text: str, scale: int = SCALE) -> tuple[str, str]:
+def scene_picture(text: str) -> tuple[str, str]:
     """A scene as a data URL of a PNG, and in words. Raises UserError."""
     scene, file = scene_of(text), BytesIO()
-    draw(scene, scale).save(file, "PNG", optimize=True)
+    draw(scene, SCALE).save(file, "PNG", optimize=True)
     things = ", ".join(f"{thing.what.color} {thing.what.kind}".strip() for thing in scene.things)
     return PNG + b64encode(file.getvalue()).decode(), f"A drawn scene, from left to right: {things}"
