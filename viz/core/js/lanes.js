@@ -1,6 +1,6 @@
-/* Lanes with their texts and times: of the run's record, or of a replay; both are laid out by `layOut`. */
+/* Lanes with their texts and times: of the run's record, of a replay, or of a run under way. */
 
-import { NEAR, pieces, piecesAfter } from "./pieces.js";
+import { Joiner, NEAR, piecesAfter } from "./pieces.js";
 import { iterationParts, plainCost } from "./replay.js";
 import { FATES } from "./words.js";
 
@@ -50,16 +50,21 @@ class Iteration {
 }
 
 export class Lane {
-  constructor(about) {
+  #joiner; #vocab; #near = []; // of its text so far, the last ids. Private: a lane can be written as JSON
+
+  constructor(about, vocab) {
     Object.assign(this, { name: "", caption: "", figures: [], simulated: false }, about);
     this.iterations = [];
     this.end = 0;
     this.tokens = [];
     this.keptAt = []; // output position -> index into tokens
+    this.#vocab = vocab;
+    this.#joiner = new Joiner(vocab);
   }
 
-  /** One more iteration: a letter and a text for each token, and its times in seconds: draft, check, policy, rest. */
-  add({ start, fates, texts, parents, reads, times: [draft, check, policy, rest] }) {
+  /** One more iteration: a letter and an id for each token (guesses that held, other guesses, the target's own), and its times in
+   * seconds: draft, check, policy, rest. */
+  add({ start, fates, ids, parents, reads, times: [draft, check, policy, rest] }) {
     const t0 = this.end, draftEnd = t0 + draft + policy, depths = depthsOf(parents ?? []);
     const emitted = "cbp".includes(fates[fates.length - 1] || "-") ? 1 : 0, accepted = fates.split("a").length - 1;
     const branches = depths.some((depth, k) => depth !== k), drafted = fates.length - emitted;
@@ -73,7 +78,7 @@ export class Lane {
       first: this.tokens.length, // of its tokens
       nodes: null,
     });
-    iteration.tokens = texts.map((text, index) => {
+    iteration.tokens = this.#textsOf(ids, drafted, accepted, parents).map((text, index) => {
       const fate = fates[index], depth = "cbp".includes(fate) ? accepted : depths[index] ?? index;
       return new Token({ text, fate, depth, iteration: this.iterations.length, index, position: start + depth, node: null });
     });
@@ -84,6 +89,21 @@ export class Lane {
     this.iterations.push(iteration);
     this.end = iteration.end;
     return iteration;
+  }
+
+  /** Texts of an iteration's tokens; guesses that did not hold do not affect later texts. */
+  #textsOf(ids, drafted, accepted, parents) {
+    const thrown = thrownTexts(this.#near, ids.slice(0, drafted), accepted, parents, this.#vocab);
+    const held = ids.slice(0, accepted), own = ids.slice(drafted), next = (id) => this.#joiner.next(id);
+    this.#near = [...this.#near, ...held, ...own].slice(-NEAR);
+    return [...held.map(next), ...thrown, ...own.map(next)];
+  }
+
+  /** The text is complete: its last token shows what remains of a character that is not. Returns that token. */
+  close() {
+    const last = this.tokens[this.keptAt[this.keptAt.length - 1]];
+    if (last) last.text += this.#joiner.end();
+    return last;
   }
 
   /** The iteration at time t (the last one that has begun). */
@@ -142,56 +162,44 @@ function depthsOf(parents) {
   return depths;
 }
 
-/** Texts of the guesses that did not hold, each after those above it; `context`: ids before the iteration, ids: of its guesses. */
-export function thrownTexts(context, ids, accepted, parents, vocab) {
-  if (!parents) return piecesAfter([...context.slice(-NEAR), ...ids.slice(0, accepted)], ids.slice(accepted), vocab);
-  const until = (node) => (node < 0 ? context.slice(-NEAR) : [...until(parents[node]), ids[node]]);
+/** Texts of the guesses that did not hold, each after those above it; `near`: ids before the iteration, ids: of its guesses. */
+function thrownTexts(near, ids, accepted, parents, vocab) {
+  if (!parents) return piecesAfter([...near, ...ids.slice(0, accepted)], ids.slice(accepted), vocab);
+  const until = (node) => (node < 0 ? near : [...until(parents[node]), ids[node]]);
   return ids.slice(accepted).map((id, k) => piecesAfter(until(parents[accepted + k]), [id], vocab)[0]);
-}
-
-/** Adds iterations {start, fates, wrong: ids of the guesses that did not hold, parents, reads, times} to a lane that writes `output`. */
-function layOut(lane, output, iterations, vocab) {
-  const shown = pieces(output, vocab);
-  for (const { start, fates, wrong, parents, reads, times } of iterations) {
-    const accepted = fates.split("a").length - 1, end = start + accepted, before = output.slice(Math.max(0, start - NEAR), start);
-    const texts = [...shown.slice(start, end), ...thrownTexts(before, [...output.slice(start, end), ...wrong], accepted, parents, vocab)];
-    if (texts.length < fates.length) texts.push(shown[end]);
-    lane.add({ start, fates, texts, parents, reads, times });
-  }
-  return lane;
 }
 
 /** A lane of the payload, with the times of the repeat that is replayed. */
 export function measuredLane(data, costs, vocab) {
-  const times = (i) => data.times.slice(4 * i, 4 * i + 4).map((ticks) => ticks * TICK);
-  const lane = layOut(new Lane({ ...data, costs }), data.output,
-    data.fates.map((fates, i) => ({
-      start: data.starts[i], fates, wrong: data.wrong[i], parents: data.parents?.[i], reads: data.reads?.[i], times: times(i),
-    })), vocab);
-  const last = lane.tokens[lane.keptAt[lane.keptAt.length - 1]];
+  const lane = new Lane({ ...data, costs }, vocab);
+  data.fates.forEach((fates, i) => {
+    const start = data.starts[i], wrong = data.wrong[i], kept = data.output.slice(start, start + fates.length - wrong.length);
+    const accepted = fates.split("a").length - 1, ids = [...kept.slice(0, accepted), ...wrong, ...kept.slice(accepted)];
+    const times = data.times.slice(4 * i, 4 * i + 4).map((ticks) => ticks * TICK);
+    lane.add({ start, fates, ids, parents: data.parents?.[i], reads: data.reads?.[i], times });
+  });
+  const last = lane.close();
   if (data.ends && last) last.ends = true; // a token without a text
   return lane;
 }
 
 /** Iterations [start, SL, accepted] of a replay as a lane; `unit`: seconds per unit of cost. */
 export function replayedLane(about, replay, iterations, unit, vocab) {
-  const { target, draft } = replay.chain, lane = new Lane({ simulated: true, draft, output: target, ...about });
-  const wrong = ([start, n, accepted]) => Array.from({ length: n - accepted }, (_, k) => replay.guess(start, accepted + k).id); // ids
-  const fates = ([start, n, accepted]) => {
-    const over = start + accepted >= target.length; // the text ended before the other guesses
+  const { target, draft } = replay.chain, lane = new Lane({ simulated: true, draft, output: target, ...about }, vocab);
+  const fatesOf = (n, accepted, over) => { // over: the text ended before the other guesses
     const rest = n === accepted ? "" : over ? "d".repeat(n - accepted) : `r${"d".repeat(n - accepted - 1)}`;
     return "a".repeat(accepted) + rest + (over ? "" : n === 0 ? "p" : n > accepted ? "c" : "b");
   };
-  const times = ([, n]) => {
+  for (const [start, n, accepted] of iterations) {
+    const guesses = Array.from({ length: n }, (_, k) => replay.guess(start, k)), own = target.slice(start + accepted, start + accepted + 1);
     const { guess, check, decide, rest } = iterationParts(lane.costs, n, draft, lane.policy);
-    return [guess, check, decide, rest].map((cost) => cost * unit);
-  };
-  layOut(lane, target, iterations.map((one) => ({ start: one[0], fates: fates(one), wrong: wrong(one), times: times(one) })), vocab);
-  for (const it of lane.iterations) {
+    const times = [guess, check, decide, rest].map((cost) => cost * unit), ids = [...guesses.map(({ id }) => id), ...own];
+    const it = lane.add({ start, fates: fatesOf(n, accepted, !own.length), ids, times });
     it.guesses.forEach((token, k) => {
-      const other = k <= it.accepted ? lane.tokens[lane.keptAt[it.start + k]]?.text : null; // the target's choice
-      Object.assign(token, { p: replay.guess(it.start, k).p, other });
+      const other = k <= accepted ? lane.tokens[lane.keptAt[start + k]]?.text : null; // the target's choice
+      Object.assign(token, { p: guesses[k].p, other });
     });
   }
+  lane.close();
   return lane;
 }

@@ -171,8 +171,8 @@ class Game {
     if (this.over) return;
     const n = this.guesses.length, accepted = Math.min(n, this.replay.holds[this.start]);
     const tuple = [this.start, n, accepted], cost = this.cost(n);
-    const lane = this.model.fromIterations("You", "you", [tuple], { replay: this.replay });
-    this.past.push({ tuple, cost, guesses: this.guesses, it: lane.iterations[0], sentence: iterationSentence(lane, 0).replace("Iteration 1", `Iteration ${this.past.length + 1}`) });
+    const i = this.past.length, lane = this.model.fromIterations("You", "you", [...this.past.map((one) => one.tuple), tuple], { replay: this.replay });
+    this.past.push({ tuple, cost, guesses: this.guesses, it: lane.iterations[i], sentence: iterationSentence(lane, i) });
     this.spent += cost;
     this.start += accepted + 1;
     this.guesses = [];

@@ -2,27 +2,10 @@
 
 import { el } from "../../core/js/dom.js";
 import { clamp, clockText } from "../../core/js/format.js";
-import { Lane, countedFigures, thrownTexts } from "../../core/js/lanes.js";
-import { Joiner, NEAR } from "../../core/js/pieces.js";
+import { Lane, countedFigures } from "../../core/js/lanes.js";
 import { LETTERS } from "../../core/js/words.js";
 import { say } from "./glossary.js";
 import { Player, fittingSpeed } from "./player.js";
-
-/** The texts of a growing lane. */
-class LiveText {
-  constructor(vocab) { Object.assign(this, { vocab, joiner: new Joiner(vocab, true), near: [] }); }
-
-  /** Texts of one iteration's guesses and own token [[id, fate]]; guesses that did not hold do not affect later texts. */
-  of(guesses, own, parents) {
-    const tokens = own ? [...guesses, own] : guesses, accepted = guesses.filter(([, fate]) => fate === "accepted").length;
-    const wrong = thrownTexts(this.near, guesses.map(([id]) => id), accepted, parents, this.vocab);
-    const kept = tokens.filter((token) => !isThrown(token)).map(([id]) => id);
-    this.near = [...this.near, ...kept].slice(-NEAR);
-    return tokens.map((token) => (isThrown(token) ? wrong.shift() : this.joiner.next(token[0])));
-  }
-}
-
-const isThrown = ([, fate]) => fate === "rejected" || fate === "dropped";
 
 const Live = {
   /** The next event of a live run; they come in order. */
@@ -85,9 +68,9 @@ const Live = {
     this.verdict.textContent = "";
     this.verdict.className = "sd-verdict";
     this.badge.replaceChildren(el("span", "sd-pill sd-live", "live"));
-    this.lanes = data.lanes.map((about) => new Lane(about));
+    this.lanes = data.lanes.map((about) => new Lane(about, vocab));
     for (const lane of this.lanes) lane.figures = countedFigures(lane, " so far");
-    this.live = { vocab, texts: this.lanes.map(() => new LiveText(vocab)), scaled: false };
+    this.live = { vocab, scaled: false };
     this.panels.replaceChildren();
     this.thresholds = [];
     this.race.classList.add("sd-live");
@@ -130,9 +113,8 @@ const Live = {
     if (repeat !== 0) return;
     const model = this.lanes[lane], view = this.views[lane];
     for (const item of items) {
-      const { start, d: guesses, e: own, t, parents, reads } = item;
-      const fates = [...guesses, ...(own ? [own] : [])].map(([, fate]) => LETTERS[fate]).join("");
-      model.add({ start, fates, texts: this.live.texts[lane].of(guesses, own, parents), parents, reads, times: t });
+      const { start, d: guesses, e: own, t: times, parents, reads } = item, tokens = [...guesses, ...(own ? [own] : [])];
+      model.add({ start, fates: tokens.map(([, fate]) => LETTERS[fate]).join(""), ids: tokens.map(([id]) => id), parents, reads, times });
     }
     model.sums = null;
     view.grow();
