@@ -10,7 +10,7 @@ WAIT = 120_000  # ms for whatever must come: on a busy machine the page takes ma
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 LEAVING = "addEventListener('beforeunload', () => { console.error = () => {}; })"
 """Gradio's client reports the streams that it cuts as its page is left: no fault of the page."""
-SEEN = "localStorage.setItem('speculoscope-opening-seen', 'yes')"  # a visitor who comes again
+SEEN = "localStorage.setItem('speculoscope-opening-seen', 'true')"  # a visitor who comes again
 GRADIO = "**/assets/index-*.js"  # the script that loads all others
 
 

@@ -4,6 +4,7 @@
  * the Race tab's view. A player plays it on a cover over the page; when the view is ready, it takes over that player.
  */
 import { aria, el } from "../../core/js/dom.js";
+import { memory } from "../../core/js/files.js";
 import { tokenBox } from "../../core/js/tokens.js";
 import { mount } from "../../player/js/main.js";
 
@@ -61,18 +62,14 @@ export function takeOver(node) {
 // ---------------------------------------------------------------- the opening
 // On a first visit one iteration of the run on screen, slowly and with captions, before the replay begins.
 
-const SEEN = "speculoscope-opening-seen", NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight"];
+const NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight"];
 const GUESS_MS = 900, CHECK_MS = 2600, READ_MS = 4200; // per guess; for the check; for the last caption
 
 /** Whether this browser has not shown it yet; where nothing can be remembered, it is not shown. */
 function isFirstVisit() {
-  try {
-    const seen = localStorage.getItem(SEEN);
-    localStorage.setItem(SEEN, "yes");
-    return seen == null;
-  } catch {
-    return false;
-  }
+  const seen = memory.read("opening-seen", false);
+  memory.write("opening-seen", true);
+  return !seen && memory.read("opening-seen", false);
 }
 
 /** The iteration of the run that is nearest to three guesses of which two hold; null if none shows a guess that fails. */

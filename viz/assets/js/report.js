@@ -1,5 +1,5 @@
 /* Evaluation and Drafts tabs: sentences, tables, figures and code from plain data, filled in by textContent. */
-import { ask, copied, orSay, save } from "../../core/js/files.js";
+import { ask, copied, memory, memoryOfTab, orSay, save } from "../../core/js/files.js";
 import { aria, button, el, table } from "../../core/js/dom.js";
 import { explainTerms, termed } from "../../player/js/glossary.js";
 import { Drawing, load, onTheme } from "./plots.js";
@@ -53,24 +53,24 @@ class Report {
   constructor(element, server) {
     this.status = new Status(element.querySelector(".sp-status"));
     this.content = element.querySelector(".sp-content");
-    Object.assign(this, { server, element, drawings: [], memory: `speculoscope-${element.closest("[id^='report-']").id}` });
-    this.going = `${this.memory}-going`; // in the tab's own memory: a measurement is under way
+    Object.assign(this, { server, element, drawings: [], name: element.closest("[id^='report-']").id });
+    this.going = `${this.name}-going`; // in the tab's own memory: a measurement is under way
     explainTerms(element);
     onTheme(() => this.drawAll());
     this.started = false; // on this page, a measurement
-    this.open(sessionStorage.getItem(this.going) !== null);
+    this.open(memoryOfTab.read(this.going, false));
   }
 
   /** Shows this visitor's last measurement if the server still has it, else the shipped results. */
   async open(ended = false) { // ended: by a reload
-    const shipped = await orSay((text) => this.status.say(text), () => ask(this.server.shipped({ id: localStorage.getItem(this.memory) })));
+    const shipped = await orSay((text) => this.status.say(text), () => ask(this.server.shipped({ id: memory.read(this.name, null) })));
     if (shipped) this.show(shipped.report);
     if (ended && !this.started) this.offerAgain();
   }
 
   /** A measurement ends with the page that asked for it; the server keeps the texts that the target had written. */
   offerAgain() {
-    sessionStorage.removeItem(this.going);
+    memoryOfTab.write(this.going, false);
     this.status.say("The measurement in progress ended when this page was left or reloaded. "
       + "Its texts are kept: if you start it again with the same settings, only the rest is measured again.");
     this.status.offer("Start again", () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click());
@@ -80,8 +80,8 @@ class Report {
     this.started = true;
     for (const event of JSON.parse(text).events) {
       this.status.hear(event);
-      if (["queued", "progress"].includes(event.kind)) sessionStorage.setItem(this.going, "yes");
-      else if (["finished", "cancelled", "failed"].includes(event.kind)) sessionStorage.removeItem(this.going);
+      if (["queued", "progress"].includes(event.kind)) memoryOfTab.write(this.going, true);
+      else if (["finished", "cancelled", "failed"].includes(event.kind)) memoryOfTab.write(this.going, false);
       if (event.kind === "finished") this.show(event.data.report);
     }
   }
@@ -89,7 +89,7 @@ class Report {
   show(report) {
     this.drawings = [];
     this.id = report.id ?? null;
-    if (report.id) localStorage.setItem(this.memory, report.id);
+    if (report.id) memory.write(this.name, report.id);
     this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), this.takeAlong(report.papers));
     const answers = el("div", "sp-answers");
     const nodes = report.sections.map((one) => [one.kind, this.section(one)]);
@@ -119,7 +119,7 @@ class Report {
   }
 
   forget() {
-    localStorage.removeItem(this.memory);
+    memory.write(this.name, null);
     this.open();
   }
 

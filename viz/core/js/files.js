@@ -105,12 +105,14 @@ export async function unpackRun(packed) {
   }
 }
 
-/** Values kept in the browser's storage; everything else works without it. */
-export const memory = {
+/** Values kept in a storage of the browser; everything else works without it. */
+const keptIn = (storage) => ({
   read(key, otherwise) {
-    try { return JSON.parse(localStorage.getItem(`speculoscope-${key}`)) ?? otherwise; } catch { return otherwise; }
+    try { return JSON.parse(storage().getItem(`speculoscope-${key}`)) ?? otherwise; } catch { return otherwise; }
   },
   write(key, value) {
-    try { localStorage.setItem(`speculoscope-${key}`, JSON.stringify(value)); } catch { /* kept for this visit only */ }
+    try { storage().setItem(`speculoscope-${key}`, JSON.stringify(value)); } catch { /* kept for this visit only */ }
   },
-};
+});
+export const memory = keptIn(() => localStorage);
+export const memoryOfTab = keptIn(() => sessionStorage); // until the browser's tab is closed
