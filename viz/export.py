@@ -174,7 +174,6 @@ _PAGE = """<!doctype html>
 _PLAYER = """\
   const details = read("details");
   const player = Speculoscope.mount(document.getElementById("player"), {
-    globalKeys: true,
     details: async (lane, iteration, index) => details[lane][iteration][index],
   });
   const payload = read("payload");

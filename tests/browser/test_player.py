@@ -312,10 +312,3 @@ def test_a_swipe_that_scrolls_the_page_lets_go_of_the_clock(page):
       document.body.dispatchEvent(event("pointermove", left + width));
     }""")
     assert page.evaluate("player.t / player.total") == pytest.approx(0.5, abs=0.01)
-
-
-def test_destroy_leaves_nothing_behind(opened, run):
-    page = opened(run)
-    page.evaluate("player.destroy()")
-    assert page.locator("#player").inner_html() == ""
-    page.keyboard.press(" ")

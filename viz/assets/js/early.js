@@ -39,7 +39,7 @@ export function begin() {
   cover.append(el("div", "speculoscope sp-early-head", el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content),
     el("p", "sp-note", "A recorded run plays while the rest of the page loads.")), root);
   document.body.prepend(cover);
-  player = mount(root, { globalKeys: true });
+  player = mount(root);
   const { payload } = JSON.parse(value).events[0].data;
   run = payload.id;
   player.load(payload);

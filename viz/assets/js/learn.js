@@ -26,10 +26,14 @@ export async function learn(element, server) {
 
 const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].find((node) => node.textContent.trim() === "Learn");
 
-/** Open the Learn tab and call `act` with it, now or when it is ready. */
-function toLearn(act) {
+/** Calls `act` with the Learn tab, now or when it is ready. */
+function whenReady(act) {
   carried = null;
   if (opened) act(opened); else wanted.push(act);
+}
+
+function toLearn(act) {
+  whenReady(act);
   selectTab();
 }
 
@@ -38,9 +42,8 @@ export function carry(run) { carried = run; }
 
 document.addEventListener("click", ({ target }) => {
   if (!carried || target.closest?.("button[role=tab]") !== tab()) return;
-  const { run, timings } = carried, act = (there) => there.openId(run, timings);
-  carried = null;
-  if (opened) act(opened); else wanted.push(act);
+  const { run, timings } = carried;
+  whenReady((there) => there.openId(run, timings));
 });
 
 /** Clicks the tab as soon as Gradio has added it. */

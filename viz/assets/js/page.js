@@ -23,7 +23,7 @@ class Race {
     this.t = 0;
     this.early = takeOver(element.querySelector(".sp-player"));
     this.root = element.querySelector(".sp-player");
-    this.player = this.early ? this.early.player : mount(this.root, { globalKeys: true });
+    this.player = this.early ? this.early.player : mount(this.root);
     this.player.options.details = (lane, it, at) => this.details(lane, it, at);
     this.player.options.explain = (where) => { if (this.run) explain({ ...this.made, ...where }); };
     this.root.addEventListener("sd:position", (event) => { this.t = event.detail.t; });

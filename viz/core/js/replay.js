@@ -35,9 +35,9 @@ const AT_ONCE = 10; // a first step that costs more than so many of the others m
 /** Whether a draft makes all guesses of an iteration in its first step. */
 export const guessesAtOnce = (costs, draft) => (costs.first?.[draft] || 0) > AT_ONCE * costs.c[draft];
 
-/** The costs with some curves replaced: another cost of a guess, of checks or of the loop. */
-export function withCosts(costs, draft, { c, v, o } = {}) {
-  const changed = { ...costs, v: v || costs.v, o: o ?? costs.o };
+/** The costs with another cost of a guess, of checks, or of both. */
+export function withCosts(costs, draft, { c, v } = {}) {
+  const changed = { ...costs, v: v || costs.v };
   if (c == null) return changed;
   const known = costs.c[draft], first = costs.first?.[draft] || 0;
   changed.c = { ...costs.c, [draft]: c };
@@ -165,8 +165,9 @@ export function modelSpeedup(alpha, n, costs, draft) {
   return expectedTokens(alpha, n) * plainCost(costs) / iterationCost(costs, n, draft);
 }
 
-/** The c at which the speedup falls to 1, found by bisection; null if it is still above 1 at `high`. */
-export function breakEven(speedupAt, low = 0, high = 20) {
+/** The c at which the speedup falls to 1, found by bisection; null if it is still above 1 at 20. */
+export function breakEven(speedupAt) {
+  let low = 0, high = 20;
   if (speedupAt(low) <= 1) return low;
   if (speedupAt(high) > 1) return null;
   for (let round = 0; round < 60; round++) {

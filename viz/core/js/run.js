@@ -60,9 +60,9 @@ export class RunModel {
   // -------------------------------------------------------------- simulated lanes
 
   /** What a policy would have done on this text, by the curves it weighed then; null if no guesses of the draft are recorded. */
-  simulated(name, policy, { draft = this.draft, costs = this.costs, weighed = costs === this.costs ? this.weighed : costs, replay = this.replay(draft), lane = null } = {}) {
+  simulated(name, policy, { draft = this.draft, costs = this.costs, replay = this.replay(draft), lane = null } = {}) {
     if (!replay || !policy) return null;
-    const { iterations, speedup } = simulate(replay, costs, policy, this.ending, weighed);
+    const { iterations, speedup } = simulate(replay, costs, policy, this.ending, costs === this.costs ? this.weighed : costs);
     return this.fromIterations(name, policy.name, iterations, { costs, replay, speedup, lane });
   }
 

@@ -157,7 +157,7 @@ function slider(label, { min, max, step, value, shown = String }, act) {
   const output = el("output", "sl-value"), input = range(label, { min, max, step, value, cls: "sl-slider" }, (x) => { say(); act(x); });
   const say = () => { output.textContent = shown(Number(input.value)); aria(input, { valuetext: output.textContent }); };
   say();
-  return { node: el("label", "sl-slide", el("span", "sl-slider-name", label), input, output), input, get value() { return Number(input.value); },
+  return { node: el("label", "sl-slide", el("span", "sl-slider-name", label), input, output), get value() { return Number(input.value); },
     set(x) { input.value = x; say(); } };
 }
 
@@ -167,7 +167,7 @@ function numberField(label, value, { min = 0, max = 1e6, step = "any" } = {}, ac
   Object.assign(input, { type: "number", min, max, step, value, inputMode: "decimal" });
   const read = () => (input.value !== "" && input.checkValidity() ? Number(input.value) : null);
   input.addEventListener("input", () => { aria(input, { invalid: read() == null }); act(); });
-  return { node: el("label", "sl-field", el("span", "", label), input), input, get value() { return read(); }, set(x) { input.value = x; } };
+  return { node: el("label", "sl-field", el("span", "", label), input), get value() { return read(); } };
 }
 
 function numberQuestion(text, answer, tolerance, shown) {

@@ -25,7 +25,7 @@ export class SlStrip {
     Object.assign(this, { length: Math.max(1, length), most: top });
     let guessed = "", accepted = "", deepest = "";
     for (const it of this.lane.iterations) {
-      const width = Math.max(1, it.accepted + it.emitted) - 0.12;
+      const width = Math.max(1, it.gives) - 0.12;
       if (it.drafted) guessed += column(it.start, width, Math.min(it.drafted, top) / top);
       if (it.accepted) accepted += column(it.start, width, Math.min(it.accepted, top) / top);
       if (it.parents) deepest += `M${it.start} ${(1 - Math.min(it.deepest, top) / top).toFixed(3)}h${width.toFixed(2)}`;
@@ -41,7 +41,7 @@ export class SlStrip {
 
   /** A bar that is higher than the axis says so, and its height where there is room for it. */
   cut(it) {
-    const share = Math.max(1, it.accepted + it.emitted) / this.length, node = el("span", "", share < 0.08 ? "↑" : `↑ ${it.drafted}`);
+    const share = Math.max(1, it.gives) / this.length, node = el("span", "", share < 0.08 ? "↑" : `↑ ${it.drafted}`);
     node.style.left = `${100 * (it.start / this.length + share / 2)}%`;
     return node;
   }
@@ -49,7 +49,7 @@ export class SlStrip {
   /** Hides everything after the first `done` iterations. */
   reach(done) {
     const last = this.lane.iterations[done - 1];
-    const share = last ? (last.start + last.accepted + last.emitted) / this.length : 0;
+    const share = last ? (last.start + last.gives) / this.length : 0;
     this.cover.style.transform = `translateX(${(100 * clamp(share, 0, 1)).toFixed(2)}%)`;
   }
 
@@ -58,7 +58,7 @@ export class SlStrip {
     this.mark.hidden = !it;
     if (!it) return;
     this.mark.style.left = `${100 * it.start / this.length}%`;
-    this.mark.style.width = `${100 * Math.max(1, it.accepted + it.emitted) / this.length}%`;
+    this.mark.style.width = `${100 * Math.max(1, it.gives) / this.length}%`;
   }
 
   /** The iteration whose bar lies under a pointer. */

@@ -1,11 +1,11 @@
 /* Speculoscope's player: replays one run, several lanes on one clock. Framework-free, no build step.
  *
- *   const player = Speculoscope.mount(root, {details, globalKeys});
+ *   const player = Speculoscope.mount(root, {details});
  *   details: async (lane index, iteration, index) => dict of payload.py's token_details
  *   player.load(payload)        payload.py's run_payload, as an object
  *   player.hear({kind, data})   live: the next event, of decoding/records/events.py. "iterations" data also
  *                               carries the texts of new tokens, {id: [text, hex bytes | null]}; "finished" data carries {payload}.
- *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause() · player.destroy()
+ *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause()
  *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position, t}, and 'sd:end' when
  *   a replay has ended.
  *
@@ -43,11 +43,11 @@ export function fittingSpeed(seconds) {
 export class Player {
   constructor(root, options) {
     this.root = root;
-    this.options = Object.assign({ details: null, globalKeys: false }, options);
+    this.options = { details: null, ...options };
     this.lanes = []; // those that ran
     this.views = []; // of these lanes and, last, of the simulated one
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
-    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.ended = new AbortController();
+    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map();
     aria(root, { role: "region", label: "Race of decoding policies" }).classList.add("speculoscope");
     this.buildShell();
     this.popup = new Popup(root);
@@ -271,13 +271,5 @@ export class Player {
     this.root.dispatchEvent(new CustomEvent("sd:position", {
       bubbles: true, detail: { lane: this.laneAt(lane).lane, position, t: this.t },
     }));
-  }
-
-  destroy() {
-    this.pause();
-    clearTimeout(this.timer);
-    window.cancelAnimationFrame(this.later);
-    this.ended.abort();
-    this.root.replaceChildren();
   }
 }

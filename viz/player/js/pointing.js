@@ -168,30 +168,25 @@ const Pointing = {
 
   // ------------------------------------------------------------ listening
 
-  on(target, type, act) { target.addEventListener(type, act, { signal: this.ended.signal }); },
-
   listen() {
-    this.on(this.root, "pointerover", (event) => this.hover(event));
-    this.on(this.root, "pointerout", (event) => {
+    this.root.addEventListener("pointerover", (event) => this.hover(event));
+    this.root.addEventListener("pointerout", (event) => {
       if (event.pointerType === "mouse" && !this.isHeld) this.forget();
     });
-    this.on(this.texts, "pointerenter", () => { this.hovering = !this.playing; });
-    this.on(this.texts, "pointerleave", () => { this.hovering = false; });
-    this.on(this.root, "click", (event) => this.tap(event));
-    this.on(document, "click", (event) => { if (this.isHeld && !this.root.contains(event.target)) this.unpin(); });
-    this.on(this.root, "focusin", (event) => this.focused(event));
-    this.on(this.root, "focusout", (event) => {
+    this.texts.addEventListener("pointerenter", () => { this.hovering = !this.playing; });
+    this.texts.addEventListener("pointerleave", () => { this.hovering = false; });
+    this.root.addEventListener("click", (event) => this.tap(event));
+    document.addEventListener("click", (event) => { if (this.isHeld && !this.root.contains(event.target)) this.unpin(); });
+    this.root.addEventListener("focusin", (event) => this.focused(event));
+    this.root.addEventListener("focusout", (event) => {
       if (!this.popup.sheet && !this.popup.node.contains(event.relatedTarget) && !this.isHeld) this.forget();
     });
-    this.on(this.strip, "pointerdown", (event) => this.grab(event));
-    this.on(this.root, "sd:goto", (event) => this.goTo(event.detail || {}));
-    this.on(this.texts, "copy", (event) => this.copy(event));
-    this.on(document, "keydown", (event) => this.key(event));
-    const narrow = window.matchMedia(NARROW);
-    this.on(narrow, "change", () => { if (this.views.length) { this.showColumns(); this.render(); } });
-    const observer = new ResizeObserver(() => { for (const { text } of this.views) text?.forgetLayout(); });
-    observer.observe(this.texts);
-    this.ended.signal.addEventListener("abort", () => observer.disconnect());
+    this.strip.addEventListener("pointerdown", (event) => this.grab(event));
+    this.root.addEventListener("sd:goto", (event) => this.goTo(event.detail || {}));
+    this.texts.addEventListener("copy", (event) => this.copy(event));
+    document.addEventListener("keydown", (event) => this.key(event));
+    window.matchMedia(NARROW).addEventListener("change", () => { if (this.views.length) { this.showColumns(); this.render(); } });
+    new ResizeObserver(() => { for (const { text } of this.views) text?.forgetLayout(); }).observe(this.texts);
   },
 
   hover(event) {
@@ -250,7 +245,7 @@ const Pointing = {
     const target = event.target;
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     const here = this.root.contains(target);
-    if (!here && !(this.options.globalKeys && target === document.body && this.isOnScreen())) return;
+    if (!here && !(target === document.body && this.isOnScreen())) return;
     if (event.key === "Escape") { this.unpin(); return; }
     if (here && this.rove(event)) { event.preventDefault(); return; }
     if (this.guide.open) return;
