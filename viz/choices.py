@@ -133,6 +133,11 @@ def _label(lane: str, missing: set[str]) -> str:
     return f"{lane_name(lane)} (fit first)" if lane.partition(":")[0] in missing else lane_name(lane)
 
 
+def pair_named(name: str, pairs: Sequence[PairDescription]) -> PairDescription | None:
+    """The pair of that name, the first one for ""; None if there is none."""
+    return next((pair for pair in pairs if not name or name == pair.name), None)
+
+
 def pair_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
     """(label, name) of the pairs that can load; the label names a preparation that is needed."""
     offered = [pair for pair in pairs if pair.loadable]

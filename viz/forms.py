@@ -21,6 +21,8 @@ from .session import Visits, address_of, delta_of
 
 QUIET: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
 """The options of the page's own events: no overlay, no waiting for others' events, not in the API."""
+IN_BROWSER: dict[str, Any] = {"fn": None, "api_visibility": "private"}
+"""Those of events that run in the browser alone, as ``js``."""
 
 
 def make_buttons(text: str, width: int, **named: str) -> tuple[gr.Button, gr.Button]:
@@ -122,20 +124,18 @@ def wire_memory(
     """
     gr.on(
         [field.change for field in fields.values()],
-        fn=None,
         inputs=list(fields.values()),
         outputs=memory,
         js=f"(...values) => Object.fromEntries({json.dumps(list(fields))}.map((name, i) => [name, values[i]]))",
-        api_visibility="private",
+        **IN_BROWSER,
     )
     # On the server: a handler that runs in the browser alone is called before the browser's memory has been read. Its
     # answer may come when the visitor has begun to fill in the form, so it does not go into the form directly.
     restored = gr.JSON(visible=False)
     loaded = page.load(restore, memory, restored, **QUIET)
     loaded.success(
-        fn=None,
         inputs=[restored, *fields.values()],
         outputs=list(outputs),
         js=_MERGE % json.dumps([field.value for field in fields.values()]),
-        api_visibility="private",
+        **IN_BROWSER,
     )

@@ -17,7 +17,8 @@ from decoding.pictures.scenes import scene_of
 from decoding.records.pairs import PairDescription
 from decoding.records.request import SETTINGS, CompareRequest
 
-from .forms import QUIET
+from .choices import pair_named
+from .forms import IN_BROWSER, QUIET
 from .store import Newest
 
 SCENES = (
@@ -76,7 +77,7 @@ class PictureForm:
 
 def reads(pair: str, pairs: list[PairDescription]) -> str:
     """What the target of ``pair`` ("": the first one) reads: "scenes", "photographs", or "" for text alone."""
-    found = next((one for one in pairs if one.name == pair), None) if pair else next(iter(pairs), None)
+    found = pair_named(pair, pairs)
     return "" if found is None else "scenes" if found.pictures else "photographs" if found.photographs else ""
 
 
@@ -166,11 +167,7 @@ def wire_picture(
     field.change(show, field, [form.preview, form.fault], **QUIET)
     form.gallery.select(choose, None, [field, prompt, form.questions], **QUIET)
     form.other.click(arrange, field, field, **QUIET)
-    choose_file = form.upload.click(
-        fn=None, js="() => window.SpeculoscopePage.photograph()", outputs=form.given, api_visibility="private"
-    )
+    choose_file = form.upload.click(js="() => window.SpeculoscopePage.photograph()", outputs=form.given, **IN_BROWSER)
     choose_file.then(take, form.given, [field, form.fault], **QUIET)
-    form.questions.input(
-        fn=None, js="(chosen) => chosen", inputs=form.questions, outputs=prompt, api_visibility="private"
-    )
+    form.questions.input(js="(chosen) => chosen", inputs=form.questions, outputs=prompt, **IN_BROWSER)
     pair.change(offer, pair, [form.box, form.gallery, form.other, form.upload], **QUIET)

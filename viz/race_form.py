@@ -11,8 +11,8 @@ from gradio.components import Component
 from decoding.records.request import MAX_LANES, SETTINGS
 from decoding.records.settings import HIDDEN, OWN_PLACE, Setting
 
-from .choices import Example, lane_choices, pair_choices, set_here
-from .forms import QUIET, make_buttons
+from .choices import Example, lane_choices, pair_choices, pair_named, set_here
+from .forms import IN_BROWSER, QUIET, make_buttons
 from .picture_form import Photographs, build_picture, reads, wire_picture
 from .settings import FormValues
 
@@ -143,7 +143,7 @@ def _wire_rule(form: Form) -> None:
         (rule.input, temperature, "(rule, t) => rule === 'greedy' ? 0 : (t > 0 ? t : 0.7)"),
         (temperature.input, rule, "(rule, t) => t === 0 ? 'greedy' : (rule === 'greedy' ? 'coupling' : rule)"),
     ):
-        event(fn=None, inputs=inputs, outputs=output, js=js, api_visibility="private")
+        event(inputs=inputs, outputs=output, js=js, **IN_BROWSER)
 
 
 def _wire_hint(form: Form) -> None:
@@ -151,7 +151,7 @@ def _wire_hint(form: Form) -> None:
     prompt, goes_on = inputs = [form.fields["prompt"], form.fields["ignore_eos"]]
     for event, typed in ((prompt.input, "true"), (prompt.change, "false"), (goes_on.change, "false")):
         js = f"(text, goesOn) => {{ window.SpeculoscopePage.hint(text, goesOn, {typed}); }}"
-        event(fn=None, inputs=inputs, js=js, api_visibility="private")
+        event(inputs=inputs, js=js, **IN_BROWSER)
 
 
 def _wire_chat(form: Form, pairs: list) -> None:
@@ -167,6 +167,5 @@ def _wire_chat(form: Form, pairs: list) -> None:
 
 def words_of_prompt(chat: str, pair: str, pairs: list) -> tuple[str, str]:
     """Label and placeholder of the prompt's box; ``pair`` "" is the first of ``pairs``."""
-    chosen = next((one for one in pairs if one.name == pair), None) if pair else next(iter(pairs), None)
-    asks = SETTINGS["chat"].parse(chat)
+    chosen, asks = pair_named(pair, pairs), SETTINGS["chat"].parse(chat)
     return ASK if (asks if asks is not None else chosen is not None and chosen.chat) else CONTINUE

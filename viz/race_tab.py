@@ -13,9 +13,9 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.request import SETTINGS, CompareRequest
 
-from .choices import Example, default_lanes, find_examples, lane_choices, lane_lines, read_lanes, set_here
+from .choices import Example, default_lanes, find_examples, lane_choices, lane_lines, pair_named, read_lanes, set_here
 from .estimate import models_sentence, time_sentence
-from .forms import QUIET, wire_job, wire_memory
+from .forms import IN_BROWSER, QUIET, wire_job, wire_memory
 from .race_form import build_form
 from .server_functions import answers
 from .session import Visits, delta_of, race_stream
@@ -130,7 +130,7 @@ class _RaceTab:
         # The visitor's own text is not an example. Gradio reports pasted text as a change only, not as input.
         prompts = json.dumps({example.title: example.prompt for example in self.examples})
         js = f"(text, title) => (({prompts})[title] === text ? title : null)"
-        prompt.change(fn=None, js=js, inputs=[prompt, list_], outputs=list_, api_visibility="private")
+        prompt.change(js=js, inputs=[prompt, list_], outputs=list_, **IN_BROWSER)
 
     def wire_set_here(self, page: gr.Blocks) -> None:
         """Every visit shows what the machine's costs have chosen by then."""
@@ -151,11 +151,11 @@ class _RaceTab:
 
     def facts(self, lanes: Any, max_new_tokens: Any, repeats: Any, pair: str, target: str) -> str:
         """The sentences for the values of FACTS_FROM; "" where nothing is known."""
-        pairs = [] if target else [one for one in self.backend.pairs() if one.name == pair or not pair]
-        if not pairs:
+        chosen = None if target else pair_named(pair, self.backend.pairs())
+        if chosen is None:
             return ""
-        seconds = time_sentence(pairs[0], lanes, max_new_tokens, repeats)
-        return f"{models_sentence(pairs[0], self.recorded)} {seconds}"
+        seconds = time_sentence(chosen, lanes, max_new_tokens, repeats)
+        return f"{models_sentence(chosen, self.recorded)} {seconds}"
 
     def wire_lanes(self) -> None:
         """What is typed becomes a lane of the list, or is refused at once."""
@@ -168,11 +168,11 @@ class _RaceTab:
             return (named if named != typed else gr.skip()), {"text": sentence, "left": sentence and named}
 
         show = f"() => {{ window.SpeculoscopePage.lines({json.dumps(lane_lines(lanes.choices))}); }}"
-        lanes.focus(fn=None, js=show, api_visibility="private")
+        lanes.focus(js=show, **IN_BROWSER)
         say = "(fault) => { window.SpeculoscopePage.laneFault(fault?.text); }"
         # Gradio reports what was typed as a change only, not as input.
         was_read = lanes.change(read, [lanes, fault], [lanes, fault], **QUIET)
-        was_read.success(fn=None, inputs=fault, js=say, api_visibility="private")
+        was_read.success(inputs=fault, js=say, **IN_BROWSER)
 
     def wire_opened(self) -> None:
         """Opening a run file sets the form to its settings."""

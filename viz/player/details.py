@@ -171,8 +171,5 @@ def _quoted(run: Run, token: int | None) -> str:
 
 
 def _text(run: Run, token: int) -> str:
-    entry = run.vocab.get(token)
-    if entry is not None and entry.bytes is not None:
-        whole = pieces([token], run.vocab)[0]
-        return whole if "\ufffd" not in whole else f"bytes {entry.bytes}"
-    return entry.text if entry else "\ufffd"
+    entry, text = run.vocab.get(token), pieces([token], run.vocab, special=True)[0]
+    return f"bytes {entry.bytes}" if entry and entry.bytes is not None and "\ufffd" in text else text

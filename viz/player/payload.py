@@ -204,12 +204,7 @@ def _tokens(iteration: Iteration) -> list:
 
 
 def _figure(figure: Figure) -> dict[str, str]:
-    return {
-        "key": figure.key,
-        "label": figure.label,
-        "text": figure.text or "",
-        "formula": figure.formula,
-    }
+    return {name: getattr(figure, name) for name in ("key", "label", "text", "formula")}
 
 
 def _speedup_figure(run: Run, trace: Trace, figure: Figure) -> dict[str, str]:
