@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from decoding.backends.recorded import RecordedBackend, RecordingInfo
-from decoding.errors import UserError
+from decoding.errors import UserError, explained
 from decoding.files import ProcessFolder, cache_folder, write_whole
 from decoding.records.events import IDENTIFIER, new_id
-from decoding.records.run_file import load_run, run_to_json, save_run
+from decoding.records.run_file import load_run, run_to_json
 from decoding.records.trace import Run
 
 from .learn.lessons import OWN_RECORDINGS
@@ -70,35 +70,33 @@ class RunStore:
         self.sandbox = Sandbox()
         self.shared = SharedRuns()
         self._folder = ProcessFolder("speculoscope-runs-")
-        self._kept: OrderedDict[str, tuple[Path, int]] = OrderedDict()  # id -> (file, bytes)
+        self._kept: OrderedDict[str, int] = OrderedDict()  # id -> bytes of its file
         self._warm: Newest[Run] = Newest(warm)
         self._keep, self._most_bytes = keep, most_bytes
         self._lock = threading.Lock()
 
     def add(self, run: Run) -> None:
-        """Keeps ``run``; the oldest one is removed when there are too many."""
-        path = self._place(run.id)
-        save_run(run, path)
+        """Keeps ``run``. Raises UserError."""
         self._warm.keep(run.id, run)
-        self._kept_at(run.id, path)
+        self.keep(run.id, run_to_json(run))
+
+    def keep(self, identifier: str, text: str) -> None:
+        """Keeps a checked run file; the oldest ones go while there are too many or their total size is too large.
+
+        Raises UserError.
+        """
+        path = self._place(identifier)
+        with explained(f"Cannot write the run file {path}"):
+            write_whole(path, text)
+        with self._lock:
+            self._kept[identifier] = path.stat().st_size
+            while len(self._kept) > self._keep or sum(self._kept.values()) > self._most_bytes:
+                gone, _ = self._kept.popitem(last=False)
+                self._warm.forget(gone)
+                self._place(gone).unlink(missing_ok=True)
 
     def _place(self, identifier: str) -> Path:
         return Path(self._folder.name) / f"{identifier}.json"
-
-    def _kept_at(self, identifier: str, path: Path) -> None:
-        """Registers a file, and deletes the oldest ones while there are too many or their total size is too large."""
-        with self._lock:
-            self._kept[identifier] = path, path.stat().st_size
-            while len(self._kept) > self._keep or sum(size for _, size in self._kept.values()) > self._most_bytes:
-                gone, (path, _) = self._kept.popitem(last=False)
-                self._warm.forget(gone)
-                path.unlink(missing_ok=True)
-
-    def keep(self, identifier: str, text: str) -> None:
-        """Keeps a checked run file that a visitor opened."""
-        path = self._place(identifier)
-        write_whole(path, text)
-        self._kept_at(identifier, path)
 
     def open(self, kind: str, text: Any) -> Any:
         """Keeps a visitor's run file under a new name; gives what :meth:`drawn` gives of it. Raises UserError."""
@@ -174,9 +172,7 @@ class RunStore:
 
     def _file(self, identifier: str) -> Path | None:
         """The file of a run made or opened here, of this start of the page or shared by an earlier one."""
-        with self._lock:
-            path = self._kept.get(identifier, (None, 0))[0]
-        return path or self.shared.path(identifier)
+        return self._place(identifier) if identifier in self._kept else self.shared.path(identifier)
 
     def _recording(self, identifier: str) -> Run:
         is_of_lessons = any(info.id == identifier for info in self.of_lessons.recordings())
