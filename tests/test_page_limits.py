@@ -190,7 +190,7 @@ def test_a_visitor_s_address_is_what_the_nearest_proxy_saw(host, forwarded, addr
 
 
 def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(api.Unread.__init__, "__defaults__", (0.3,))
+    monkeypatch.setattr(api, "GRACE_S", 0.3)
     with scripted_page(tmp_path, pause_s=0.02) as (backend, url):
         data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", "", "auto"]
         event = web.post(f"{url}gradio_api/call/compare", json={"data": data}).json()["event_id"]

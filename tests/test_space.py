@@ -45,33 +45,35 @@ def test_gradio_is_the_tested_version():
 
 
 def test_the_space_starts_by_itself_under_its_variables_and_ends_by_sigterm_without_leaving_files(
-    folder, tmp_path, monkeypatch
+    folder, tmp_path, monkeypatch, capsys
 ):
     """A slice of the rehearsal (viz/tools/space_rehearsal.py), with this interpreter.
 
     It has no torch, so that the worker does not unpack the chat model.
     """
-    said, files, without = [], tmp_path / "files", tmp_path / "without"
+    files, without = tmp_path / "files", tmp_path / "without"
     files.mkdir()
     without.mkdir()
     (without / "torch.py").write_text("raise ImportError('not here')")
     own = {"TMPDIR": str(files), "PYTHONPATH": str(without)}
     monkeypatch.setattr("viz.tools.space_rehearsal.variables", lambda *of: {**variables(*of), **own})
-    with started(folder, tmp_path, Path(sys.executable), "cpu", said.append) as url:
+    with started(folder, tmp_path, Path(sys.executable), "cpu") as url:
         config = httpx.get(f"{url}/config", timeout=100).json()
         assert any(files.glob("speculoscope-*"))
     assert not list(files.glob("speculoscope-*"))
     assert config["space_id"] == "someone/speculoscope"
-    assert said[0].startswith("Answers ") and "Speculoscope is at" in (tmp_path / "server.log").read_text()
+    assert (
+        capsys.readouterr().out.startswith("Answers ") and "Speculoscope is at" in (tmp_path / "server.log").read_text()
+    )
 
 
-def test_a_traceback_in_the_log_is_a_fault_unless_it_is_gradios_own(tmp_path):
-    log, said = tmp_path / "server.log", []
+def test_a_traceback_in_the_log_is_a_fault_unless_it_is_gradios_own(tmp_path, capsys):
+    log = tmp_path / "server.log"
     gradios = "Exception ignored in: <function BaseEventLoop.__del__ at 0x7f>\nTraceback (most recent call last):\n"
     log.write_text(f"Speculoscope is at http://here/\n{gradios}")
-    assert faults_in_log(log, said.append) == [] and "harmless" in said[0]
+    assert faults_in_log(log) == [] and "harmless" in capsys.readouterr().out
     log.write_text(f"{gradios}ERROR: Exception in ASGI application\nTraceback (most recent call last):\n")
-    assert "holds a traceback" in faults_in_log(log, said.append)[0]
+    assert "holds a traceback" in faults_in_log(log)[0]
 
 
 def test_every_large_or_binary_file_goes_to_large_file_storage(folder, tmp_path):

@@ -48,9 +48,9 @@ class Unread:
     Gradio continues an event whose caller has gone away or never asked for the results, and keeps all of it.
     """
 
-    def __init__(self, waiting: Callable[[], int], grace_s: float = GRACE_S) -> None:
+    def __init__(self, waiting: Callable[[], int]) -> None:
         """``waiting()``: number of messages that the caller has not fetched."""
-        self._waiting, self._grace_s = waiting, grace_s
+        self._waiting = waiting
         self._least, self._since = 0, time.monotonic()
 
     def too_long(self) -> bool:
@@ -59,7 +59,7 @@ class Unread:
         if waiting <= self._least or not waiting:
             self._since = now
         self._least = waiting
-        return now - self._since > self._grace_s
+        return now - self._since > GRACE_S
 
 
 def make_compare(

@@ -49,7 +49,6 @@ def build_report_tab(
     backend: Backend,
     visits: Visits,
     memory: gr.BrowserState,
-    folder: Path = SHIPPED,
 ) -> None:
     """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of the tab's form."""
     pairs, kept = backend.pairs(), Kept(MOST_KEPT)
@@ -71,7 +70,7 @@ def build_report_tab(
         apply_default_css=False,
         elem_id=f"report-{kind.job}",
         js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
-        server_functions=_answers(kind, pairs[0] if pairs else None, folder, kept),
+        server_functions=_answers(kind, pairs[0] if pairs else None, SHIPPED, kept),
     )
     form: dict[str, Component] = dict(pair=pair, suite=suite, limit=limit, clock=clock, minutes=minutes)
     _wire_memory(page, memory, form)

@@ -17,7 +17,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,40 +29,39 @@ START_S, WAIT_MS = 600, 600_000
 STANDIN = ROOT / "tests" / "zerogpu_standin"
 NOWHERE = "http://127.0.0.1:9"  # the port that discards: nothing answers
 VIEWS = {"laptop": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 844}}
-Say = Callable[[str], None]
 
 
-def rehearse(folder: Path, hardware: str, torch: str, python: str, say: Say = print) -> bool:
+def rehearse(folder: Path, hardware: str, torch: str, python: str) -> bool:
     """The whole rehearsal in ``folder``, which must not exist yet; whether all went as it should."""
     space = build(folder / "space", hardware)
-    interpreter = install(space, folder, torch, python, say)
-    with started(space, folder, interpreter, hardware, say) as url:
-        faults = visit(url, folder, hardware, say)
-        faults += faults_in_log(folder / "server.log", say)
+    interpreter = install(space, folder, torch, python)
+    with started(space, folder, interpreter, hardware) as url:
+        faults = visit(url, folder, hardware)
+        faults += faults_in_log(folder / "server.log")
     for fault in faults:
-        say(f"FAULT: {fault}")
-    say("The Space would start and run." if not faults else "The Space has faults.")
+        print(f"FAULT: {fault}")
+    print("The Space would start and run." if not faults else "The Space has faults.")
     return not faults
 
 
-def faults_in_log(path: Path, say: Say) -> list[str]:
+def faults_in_log(path: Path) -> list[str]:
     """A fault if the server's log holds a traceback, other than of the event loops that Gradio never closes."""
     lines = path.read_text(encoding="utf-8").splitlines()
     before = [lines[i - 1] if i else "" for i, line in enumerate(lines) if line.startswith("Traceback")]
     gradios = [line for line in before if line.startswith("Exception ignored in: <function BaseEventLoop.__del__")]
     if gradios:
-        say(f"The log holds {len(gradios)} harmless tracebacks of event loops that Gradio leaves open.")
+        print(f"The log holds {len(gradios)} harmless tracebacks of event loops that Gradio leaves open.")
     return [f"the server's log holds a traceback: {path}"] if len(before) > len(gradios) else []
 
 
-def install(space: Path, folder: Path, torch: str, python: str, say: Say) -> Path:
+def install(space: Path, folder: Path, torch: str, python: str) -> Path:
     """A virtual environment with what the Hub installs: Gradio in the version of README.md, spaces, requirements.txt.
 
     ``torch`` replaces the line of torch where that cannot be had here. Returns the interpreter.
     """
     wanted = (space / "requirements.txt").read_text(encoding="utf-8")
     if torch != TORCH:
-        say(f"torch: {torch} in place of the Space's own line, {TORCH}.")
+        print(f"torch: {torch} in place of the Space's own line, {TORCH}.")
         wanted = wanted.replace(f"{CPU_WHEELS}\n", "").replace(TORCH, torch)
     asked = folder / "requirements.txt"
     asked.write_text(wanted, encoding="utf-8")
@@ -76,7 +75,7 @@ def install(space: Path, folder: Path, torch: str, python: str, say: Say) -> Pat
     (folder / "packages.txt").write_text(listed, encoding="utf-8")
     size = sum(path.stat().st_size for path in (folder / "venv").rglob("*") if path.is_file() and not path.is_symlink())
     weight = sum(path.stat().st_size for path in space.rglob("*") if path.is_file())
-    say(
+    print(
         f"Installed {len(listed.splitlines())} packages, {size / 1e9:.1f} GB, in {time.monotonic() - begin:.0f} s; "
         f"the Space itself has {weight / 1e6:.0f} MB."
     )
@@ -106,7 +105,7 @@ def variables(folder: Path, hardware: str, port: int) -> dict[str, str]:
 
 
 @contextmanager
-def started(space: Path, folder: Path, interpreter: Path, hardware: str, say: Say) -> Iterator[str]:
+def started(space: Path, folder: Path, interpreter: Path, hardware: str) -> Iterator[str]:
     """The Space's program, as long as this is entered; gives its address. Raises RuntimeError if it does not start."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -120,7 +119,7 @@ def started(space: Path, folder: Path, interpreter: Path, hardware: str, say: Sa
                 if program.poll() is not None or time.monotonic() - begin > START_S:
                     raise RuntimeError(f"The Space did not start; see {folder / 'server.log'}.")
                 time.sleep(0.5)
-            say(f"Answers {time.monotonic() - begin:.0f} s after its start.")
+            print(f"Answers {time.monotonic() - begin:.0f} s after its start.")
             yield url
         finally:
             program.terminate()
@@ -135,7 +134,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def visit(url: str, folder: Path, hardware: str, say: Say) -> list[str]:
+def visit(url: str, folder: Path, hardware: str) -> list[str]:
     """A first paint on a laptop and on a phone, a run, errors, a program; returns what was wrong."""
     from playwright.sync_api import sync_playwright
 
@@ -148,33 +147,33 @@ def visit(url: str, folder: Path, hardware: str, say: Say) -> list[str]:
             page.set_default_timeout(WAIT_MS)
             page.on("pageerror", lambda error: faults.append(f"an error in the page: {error}"))
             page.on("request", lambda one: asked.update([urlsplit(one.url).netloc]))
-            _look(page, url, folder / f"{name}.png", name, say)
+            _look(page, url, folder / f"{name}.png", name)
             if name == "laptop":
-                _run(page, folder, hardware, say, faults)
+                _run(page, folder, hardware, faults)
             page.close()
         browser.close()
     elsewhere = sorted(host for host in asked if host and host != urlsplit(url).netloc)
-    say(f"On a Space, Gradio's own header asks other hosts: {', '.join(elsewhere) or 'none'}.")
-    _call(url, hardware, say, faults)
+    print(f"On a Space, Gradio's own header asks other hosts: {', '.join(elsewhere) or 'none'}.")
+    _call(url, hardware, faults)
     return faults
 
 
-def _look(page, url: str, picture: Path, name: str, say: Say) -> None:
+def _look(page, url: str, picture: Path, name: str) -> None:
     begin = time.monotonic()
     page.goto(url)
     page.locator("#race .sd-strip").first.wait_for()
     kind = page.locator(".sd-badge").inner_text().split("\n")[0]
-    say(f"First paint, {name}: {kind}, after {time.monotonic() - begin:.1f} s.")
+    print(f"First paint, {name}: {kind}, after {time.monotonic() - begin:.1f} s.")
     page.screenshot(path=picture)
 
 
-def _run(page, folder: Path, hardware: str, say: Say, faults: list[str]) -> None:
+def _run(page, folder: Path, hardware: str, faults: list[str]) -> None:
     """An empty prompt, a run, and on ZeroGPU a run without quota."""
     fault, prompt, button = page.locator(".sp-fault"), page.locator("#prompt textarea"), page.locator("#run")
     prompt.fill("")
     button.click()
     fault.wait_for()
-    say(f"Without a prompt it says: {fault.inner_text()}")
+    print(f"Without a prompt it says: {fault.inner_text()}")
     prompt.fill("Why is the sky blue?")
     begin = time.monotonic()
     button.click()
@@ -184,14 +183,14 @@ def _run(page, folder: Path, hardware: str, say: Say, faults: list[str]) -> None
     if fault.is_visible():
         faults.append(f"the first run failed: {fault.inner_text()}")
         return
-    say(f"The first run took {time.monotonic() - begin:.0f} s: {page.locator('.sd-sentence').inner_text()}")
+    print(f"The first run took {time.monotonic() - begin:.0f} s: {page.locator('.sd-sentence').inner_text()}")
     if hardware == "zerogpu":
         button.click()
         fault.wait_for()
-        say(f"Without quota it says: {fault.inner_text()}")
+        print(f"Without quota it says: {fault.inner_text()}")
 
 
-def _call(url: str, hardware: str, say: Say, faults: list[str]) -> None:
+def _call(url: str, hardware: str, faults: list[str]) -> None:
     """A program asks for a pair that has to come from the Hub, which cannot be reached."""
     from gradio_client import Client
 
@@ -199,7 +198,7 @@ def _call(url: str, hardware: str, say: Say, faults: list[str]) -> None:
     preset = "smollm2" if hardware != "zerogpu" else "another pair"
     job = client.submit(prompt="Hello", pair=preset, lanes=["autoregressive"], max_new_tokens=8, api_name="/compare")
     last = list(job)[-1]
-    say(f"A program that asks for the pair {preset} hears: {last['data'].get('message', last['kind'])}")
+    print(f"A program that asks for the pair {preset} hears: {last['data'].get('message', last['kind'])}")
     if last["kind"] != "failed":
         faults.append("a pair that cannot be loaded did not fail")
 

@@ -14,8 +14,7 @@ export class RunModel {
     this.lanes = payload.lanes.map((data, index) => Object.assign(measuredLane(data, this.costs, this.vocab), { index }));
     this.lanes.forEach((lane, i) => payload.lanes[i].details && this.addDetails(lane, payload.lanes[i].details));
     this.plain = this.lanes.find((lane) => lane.policy === "autoregressive") || null;
-    const target = this.chains[this.draft]?.target || (this.plain || this.lanes[0] || { output: [] }).output;
-    this.text = { ids: target, shown: pieces(target, this.vocab) };
+    this.nTokens = (this.chains[this.draft]?.target || (this.plain || this.lanes[0])?.output || []).length;
   }
 
   /** Adds to the tokens and iterations of a lane what is recorded of them besides fates and texts. */

@@ -38,7 +38,7 @@ export function factsOf(model) {
   const facts = Object.fromEntries(Object.keys(FACTS).map((name) => [name, null]));
   if (!model) return facts;
   const draft = model.draft, replay = model.replay();
-  Object.assign(facts, { tokens: model.text.ids.length, plain_passes: model.text.ids.length, rule: ruleOf(model), draft, temperature: model.temperature,
+  Object.assign(facts, { tokens: model.nTokens, plain_passes: model.nTokens, rule: ruleOf(model), draft, temperature: model.temperature,
     c: draft ? model.costs.c[draft] : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9) });
   laneFacts(model, facts);
   if (replay) chainFacts(model, facts, draft);
