@@ -106,10 +106,8 @@ def plots(run: Run) -> list[go.Figure]:
 
 def lesson(run: Run, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:
     """A shipped lesson, or a lesson file by its path, on ``run``. Raises UserError."""
-    shipped = {one["id"]: one for one in shipped_lessons()}
-    if name in shipped:
-        return Frame(export_lesson(shipped[name], run_payload(run, details=True)), height)
-    path = Path(name)
-    if not path.is_file():
+    shipped, path = {one["id"]: one for one in shipped_lessons()}, Path(name)
+    if name not in shipped and not path.is_file():
         raise UserError(f"There is no lesson {name[:80]}: choose one of {', '.join(shipped)}, or give a file's path.")
-    return Frame(export_lesson(read_lesson(path.read_text(encoding="utf-8")), run_payload(run, details=True)), height)
+    chosen = shipped.get(name) or read_lesson(path.read_text(encoding="utf-8"))
+    return Frame(export_lesson(chosen, run_payload(run, details=True)), height)

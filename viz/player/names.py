@@ -66,7 +66,7 @@ def _known(text: str) -> Lane | None:
 
 
 def lane_heading(text: str) -> dict[str, Any]:
-    """A lane for the player's "started" event: nothing has been decoded yet."""
+    """What the player shows of a lane before anything is decoded."""
     lane = _known(text)
     return {
         "lane": text,

@@ -28,8 +28,7 @@ from decoding.records.text import pieces
 from decoding.records.trace import Costs, Iteration, Run, Trace
 
 from . import sentences
-from .lane_styles import lane_style
-from .names import lane_caption, lane_name
+from .names import lane_heading, lane_name
 from .picture import run_picture
 
 TICKS_PER_SECOND = 10_000_000
@@ -171,13 +170,10 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
     spread, parents = metrics.speedup(run, trace), [iteration.parents for iteration in trace.iterations]
     branches = any(parents)
     lane = {
-        "lane": trace.lane,
-        "name": lane_name(trace.lane),
-        "caption": lane_caption(trace.lane),
+        **lane_heading(trace.lane),
         "policy": trace.policy,
         "draft": trace.draft,
         "ends": trace.finish == "eos",
-        "look": lane_style(trace.lane)._asdict(),
         "note": "" if doubtful else sentences.best_static_note(run, trace),
         "speedup": asdict(spread) if spread else None,  # None without an autoregressive lane
         "figures": [_speedup_figure(run, trace, f) if f.key == "speedup" else _figure(f) for f in figures],

@@ -49,6 +49,8 @@ class Iteration {
   }
 }
 
+const NOTHING = { drafted: 0, steps: 0, accepted: 0, kept: 0 };
+
 export class Lane {
   #joiner; #vocab; #near = []; // of its text so far, the last ids. Private: a lane can be written as JSON
 
@@ -58,6 +60,7 @@ export class Lane {
     this.end = 0;
     this.tokens = [];
     this.keptAt = []; // output position -> index into tokens
+    this.sums = []; // of all iterations up to each
     this.#vocab = vocab;
     this.#joiner = new Joiner(vocab);
   }
@@ -87,6 +90,8 @@ export class Lane {
       this.tokens.push(token);
     }
     this.iterations.push(iteration);
+    const sums = this.sums[this.sums.length - 1] ?? NOTHING;
+    this.sums.push({ drafted: sums.drafted + drafted, steps: sums.steps + iteration.steps, accepted: sums.accepted + accepted, kept: sums.kept + iteration.gives });
     this.end = iteration.end;
     return iteration;
   }
@@ -119,14 +124,7 @@ export class Lane {
 
   /** The lane's counts after `upTo` iterations, by default all. */
   counts(upTo = this.iterations.length) {
-    if (!this.sums) {
-      let drafted = 0, steps = 0, accepted = 0, kept = 0;
-      this.sums = this.iterations.map((it) => {
-        drafted += it.drafted; steps += it.steps; accepted += it.accepted; kept += it.gives;
-        return { drafted, steps, accepted, kept };
-      });
-    }
-    const sums = upTo > 0 ? this.sums[upTo - 1] : { drafted: 0, steps: 0, accepted: 0, kept: 0 };
+    const sums = this.sums[upTo - 1] ?? NOTHING;
     return { passes: upTo, thrown: sums.drafted - sums.accepted, ...sums };
   }
 

@@ -1,7 +1,7 @@
 // A live run: events arrive, lanes grow.
 
 import { el } from "../../core/js/dom.js";
-import { clamp, clockText } from "../../core/js/format.js";
+import { clamp, clockText, count } from "../../core/js/format.js";
 import { Lane, countedFigures } from "../../core/js/lanes.js";
 import { LETTERS } from "../../core/js/words.js";
 import { say } from "./glossary.js";
@@ -44,7 +44,7 @@ const Live = {
 
   showSettling(text, fraction) {
     const { timings, of } = this.settling;
-    this.showStatus(`${timings} of ${of} ${of === 1 ? "timing" : "timings"}.${text ? ` ${text}` : ""}`, fraction);
+    this.showStatus(`${timings} of ${count(of, "timing")}.${text ? ` ${text}` : ""}`, fraction);
   },
 
   showStatus(text, fraction) {
@@ -116,7 +116,6 @@ const Live = {
       const { start, d: guesses, e: own, t: times, parents, reads } = item, tokens = [...guesses, ...(own ? [own] : [])];
       model.add({ start, fates: tokens.map(([, fate]) => LETTERS[fate]).join(""), ids: tokens.map(([id]) => id), parents, reads, times });
     }
-    model.sums = null;
     view.grow();
     this.drawLookahead();
     view.sls.reach(model.iterations.length);
@@ -165,10 +164,9 @@ const Live = {
   },
 
   sayPartial(how, begun) {
-    const tokens = begun.reduce((sum, lane) => sum + lane.counts(lane.iterations.length).kept, 0);
-    const lanes = begun.length < this.lanes.length ? `${begun.length} of ${this.lanes.length}` : `${begun.length}`;
-    this.sentence.textContent = `${how} after ${tokens} ${tokens === 1 ? "token" : "tokens"} in ${lanes} `
-      + `${this.lanes.length === 1 ? "lane" : "lanes"}.`;
+    const tokens = begun.reduce((sum, lane) => sum + lane.counts().kept, 0);
+    const some = begun.length < this.lanes.length ? `${begun.length} of ` : "";
+    this.sentence.textContent = `${how} after ${count(tokens, "token")} in ${some}${count(this.lanes.length, "lane")}.`;
     const whole = this.lanes.every((lane) => lane.decoded);
     this.fact.textContent = "The decoded part can be replayed. " + (whole
       ? "There are no speedups, because the repeats that measure them are missing."

@@ -10,7 +10,7 @@ import { Player, SPEEDS, speedText } from "./player.js";
 import { MEASURED } from "./strip.js";
 
 /** Colour and shape of a lane, which are the same everywhere. */
-function laneLook({ look: { colour, symbol } = { colour: "--sd-l0", symbol: "square" } }) {
+function laneLook({ look: { colour, symbol } }) {
   return { cls: `sd-lane sd-shape-${symbol}`, ink: `var(${colour})` };
 }
 
