@@ -6,7 +6,10 @@ whole multiples of 1e-7 s.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import asdict
+from functools import lru_cache
+from io import BytesIO
 from typing import Any, Literal
 
 from decoding.analysis import metrics
@@ -21,6 +24,8 @@ from decoding.lookahead.costaware import lines
 from decoding.lookahead.fitted import heads_of
 from decoding.lookahead.ledger import cheapest, rows_from_json
 from decoding.lookahead.spec import all_specs
+from decoding.pictures.draw import draw
+from decoding.pictures.scenes import scene_of
 from decoding.records.generate import why_no_chain
 from decoding.records.pairs import is_asked
 from decoding.records.run_file import to_plain
@@ -29,9 +34,10 @@ from decoding.records.trace import Costs, Iteration, Run, Trace
 
 from . import sentences
 from .names import lane_heading, lane_name
-from .picture import run_picture
 
 TICKS_PER_SECOND = 10_000_000
+SCALE = 2  # of a drawn scene
+PNG = "data:image/png;base64,"
 PROMPT_CHARS = 400  # length of the prompt's end that is shown before each text
 READ_CHARS = 600  # of a long message, at either end, in the account of what the target read
 LETTERS = {"accepted": "a", "rejected": "r", "dropped": "d", "correction": "c", "bonus": "b", "plain": "p"}
@@ -73,7 +79,7 @@ def run_payload(
         "doubt": doubt,
         "shows": shows,
         "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),
-        "picture": run_picture(run),
+        "picture": _picture(run),
         "seen": seen_sentence(run, run.lanes[lead]) if run.lanes else "",
         "counts": asdict(seen) if seen else None,
         "verdict": sentences.verdict(run),
@@ -159,6 +165,37 @@ def _parts(run: Run, ids: list[int]) -> list[list]:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 2 * READ_CHARS else f"{text[:READ_CHARS]} … {text[-READ_CHARS:]}"
+
+
+# -- the picture -----------------------------------------------------------------------------------------
+
+
+def _picture(run: Run) -> dict[str, Any] | None:
+    """{src, alt, caption, tokens} of the picture that the target read; None without one."""
+    picture = run.picture
+    if picture is None:
+        return None
+    size = f"{picture.width} × {picture.height} pixels, {picture.n_tokens} tokens"
+    caption = (
+        f"The target read this picture ({size}, {picture.seconds * 1e3:.0f} ms); a draft that reads text alone did not."
+    )
+    if picture.preview:
+        src, alt = PNG + picture.preview, "The photograph that the target read"
+        return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
+    try:
+        src, alt = _scene(run.settings.picture)
+    except UserError:  # a file from elsewhere may name things that are unknown here
+        src, alt = "", "A scene that cannot be drawn here"
+    return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
+
+
+@lru_cache(maxsize=200)
+def _scene(text: str) -> tuple[str, str]:
+    """A scene as a data URL of a PNG, and in words. Raises UserError."""
+    scene, file = scene_of(text), BytesIO()
+    draw(scene, SCALE).save(file, "PNG", optimize=True)
+    things = ", ".join(f"{thing.what.color} {thing.what.kind}".strip() for thing in scene.things)
+    return PNG + b64encode(file.getvalue()).decode(), f"A drawn scene, from left to right: {things}"
 
 
 # -- measured lanes ------------------------------------------------------------------------------------
