@@ -8,7 +8,7 @@ from decoding.evaluation.results import STATIC_OPT, EvaluationResult
 from decoding.lookahead.lanes import spec_of
 
 from ..player.names import lane_name
-from .drawing import INK, MUTED, Drawing, plain
+from .drawing import DOTTED, INK, Drawing, plain
 from .evaluation import family
 
 CAUSES = {
@@ -36,7 +36,7 @@ def draw_static_sls(result: EvaluationResult) -> Drawing:
             hovertemplate="SL %{x}: %{y:.2f} times<extra></extra>",
         )
     )
-    figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.add_hline(y=1, line=DOTTED)
     figure.update_xaxes(title_text="fixed SL: guesses before each check", dtick=5)
     figure.update_yaxes(title_text="speedup (times)", rangemode="tozero")
     return Drawing("eval-static", "Speedup of every fixed SL", static_sentence(result, found), figure, 320)

@@ -13,7 +13,7 @@ from decoding.evaluation.table import counted
 from decoding.lookahead.base import SL_CAP
 
 from ..player.names import lane_name
-from .drawing import INK, MUTED, Drawing, error_bars, plain
+from .drawing import DOTTED, INK, MUTED, Drawing, error_bars, plain
 
 # One colour and one symbol per draft, cheapest first.
 COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b", "#86715c")
@@ -75,7 +75,7 @@ def draw_by_sl(result: EvaluationResult) -> Drawing:
             customdata=[[_clock_facts(one, _beside_clock(result, one))] for one in clocked.values()],
             hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times on the clock%{{customdata[0]}}<extra></extra>",
         )
-    figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.add_hline(y=1, line=DOTTED)
     figure.update_xaxes(title_text="SL (tokens guessed per iteration)")
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
     title = "Draft, SL, speedup: simulated (line), predicted by the throughput model (dotted), on the clock (symbols)"
@@ -172,7 +172,7 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
             text=[""] * (len(points) - 1) + [f"{level:g}×"],
             textposition="top left",
             textfont={"color": MUTED, "size": 11},
-            line={"color": MUTED, "width": 1, "dash": "dot"},
+            line=DOTTED,
             showlegend=False,
             hoverinfo="skip",
         )

@@ -15,6 +15,7 @@ from decoding.evaluation.results import Figure
 from ..core.assets import light_colours
 
 INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"  # resolved in the browser, so that both themes work
+DOTTED = {"color": MUTED, "width": 1, "dash": "dot"}  # a line of reference, such as that of plain decoding
 LAYOUT: dict[str, Any] = {
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",

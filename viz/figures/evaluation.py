@@ -5,8 +5,9 @@ Each has a title and one sentence on what to look for, computed from the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -16,7 +17,7 @@ from decoding.lookahead.lanes import is_usable, spec_of
 
 from ..player.lane_styles import lane_style
 from ..player.names import lane_name, policy_title
-from .drawing import INK, MUTED, Drawing, error_bars, plain
+from .drawing import DOTTED, INK, MUTED, Drawing, error_bars, plain
 
 SUITE_COLOURS = (INK, "#5b8fd6", "#3aa0a0", "#b08a2e", "#b5577b")  # all suites together, then one per suite
 ENOUGH_TO_DECIDE = 20  # prompts, under which no policy is called faster than another
@@ -53,6 +54,13 @@ def _values(figures: Iterable[Figure]) -> list[float]:
     return [one.value for one in figures]
 
 
+def _bars(result: EvaluationResult, figures: Sequence[Figure], **more: Any) -> go.Figure:
+    """A bar for each policy, in its colour, with its name beside it."""
+    marker = {"color": [family(result.lanes[one.policy])[0] for one in figures], "opacity": 0.55}
+    bars = go.Bar(y=_names(figures), x=_values(figures), orientation="h", marker=marker, **more)
+    return go.Figure(bars).update_yaxes(automargin=True)
+
+
 # -- speedups ------------------------------------------------------------------------------------------
 
 
@@ -60,13 +68,10 @@ def draw_speedups(result: EvaluationResult) -> Drawing:
     """Speedup of every policy over all suites: simulated as bars, timed as points."""
     simulated = _known(result, "speedup", _by_speedup(result))
     clocked = _known(result, "clock_speedup", _by_speedup(result))
-    figure = go.Figure()
-    figure.add_bar(
-        y=_names(simulated),
-        x=_values(simulated),
+    figure = _bars(
+        result,
+        simulated,
         error_x=error_bars(simulated),
-        orientation="h",
-        marker={"color": [family(result.lanes[one.policy])[0] for one in simulated], "opacity": 0.55},
         name="simulated, all test prompts",
         hovertemplate="%{y}: %{x:.2f} times, simulated<extra></extra>",
     )
@@ -80,9 +85,8 @@ def draw_speedups(result: EvaluationResult) -> Drawing:
             name=f"on the clock, {clocked[0].n} prompts",
             hovertemplate="%{y}: %{x:.2f} times, on the clock<extra></extra>",
         )
-    figure.add_vline(x=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.add_vline(x=1, line=DOTTED)
     figure.update_xaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
-    figure.update_yaxes(automargin=True)
     height = 110 + 30 * len(simulated)
     return Drawing("eval-speedup", "Speedup of every policy", speedups_sentence(result), figure, height)
 
@@ -133,7 +137,7 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
             marker={"color": INK if suite == ALL else MUTED, "symbol": symbol, "size": 11 if suite == ALL else 8},
             hovertemplate=f"{plain(suite)}, %{{y}}: %{{x:+.1f}}%<extra></extra>",
         )
-    figure.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.add_vline(x=0, line=DOTTED)
     figure.update_xaxes(title_text="time per token below static-opt's (%), simulated")
     figure.update_yaxes(automargin=True)
     title, height = f"Against the best static SL ({result.static_opt})", 140 + 30 * len(labels)
@@ -189,12 +193,9 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
     usable = usable_policies(result)
     found = _known(result, "f1", [label for label in _by_speedup(result) if label in usable])
     always = result.value("f1", ALWAYS_ACCEPT)
-    figure = go.Figure()
-    figure.add_bar(
-        y=_names(found),
-        x=_values(found),
-        orientation="h",
-        marker={"color": [family(result.lanes[one.policy])[0] for one in found], "opacity": 0.55},
+    figure = _bars(
+        result,
+        found,
         name="F1",
         customdata=[[_auc(result, one.policy)] for one in found],
         hovertemplate="%{y}: F1 %{x:.3f}; AUC %{customdata[0]}<extra></extra>",
@@ -207,7 +208,6 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
         annotation={"y": 1.0, "yref": "paper", "yanchor": "bottom", "xanchor": "right" if always > 0.5 else "left"},
     )
     figure.update_xaxes(title_text="F1 of predicting which guesses hold", range=[0, 1])
-    figure.update_yaxes(automargin=True)
     title, height = "Which policy predicts best which guesses hold?", 120 + 30 * len(found)
     return Drawing("eval-f1", title, prediction_sentence(result), figure, height)
 

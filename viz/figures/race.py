@@ -23,7 +23,7 @@ from decoding.records.trace import Iteration, Run, Trace
 
 from ..player.lane_styles import lane_style
 from ..player.names import lane_name
-from .drawing import INK, MUTED, Drawing, plain
+from .drawing import DOTTED, INK, MUTED, Drawing, plain
 
 DEEPEST = "deepest guess of a tree (dots)"
 HELD = "would have held (tick; arrow: beyond)"
@@ -232,7 +232,7 @@ def draw_static_speedups(run: Run) -> Drawing:
         measured = speedup(run, trace)
         if trace.draft and measured and trace.iterations:
             figure.add_trace(_lane_point(index, trace, measured))
-    figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.add_hline(y=1, line=DOTTED)
     widest = max([20.0, *(counts(trace).mean_sl or 0 for trace in run.lanes if trace.draft)])
     figure.update_xaxes(title_text="SL, or mean SL (tokens)", range=[0, widest + 1])
     figure.update_yaxes(title_text="speedup (times plain)", rangemode="tozero")

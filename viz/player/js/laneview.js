@@ -4,7 +4,7 @@ import { aria, el } from "../../core/js/dom.js";
 import { termed } from "./glossary.js";
 import { SlStrip } from "./lookahead.js";
 import { figureButton } from "./panels.js";
-import { stripOf } from "./strip.js";
+import { Strip } from "./strip.js";
 import { TextView } from "./textview.js";
 
 export class LaneView {
@@ -19,7 +19,7 @@ export class LaneView {
   /** Draws `lane` in place of the one before; its flag has a sign and its speedup. The text is written once it is visible. */
   draw(lane, sign, speedup) {
     this.strip?.node.remove();
-    Object.assign(this, { lane, strip: stripOf(lane, sign, speedup), sls: new SlStrip(lane), text: null, figures: [] });
+    Object.assign(this, { lane, strip: new Strip(lane, sign, speedup), sls: new SlStrip(lane), text: null, figures: [] });
     this.strip.node.dataset.lane = this.number;
     this.row.append(this.strip.node);
     this.done = this.finished = undefined; // what the figures and the flag show: iterations, and whether these are all

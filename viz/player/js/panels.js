@@ -3,7 +3,7 @@
 import { aria, el, range, svg, table } from "../../core/js/dom.js";
 import { clamp, count } from "../../core/js/format.js";
 import { termed } from "./glossary.js";
-import { SIMULATED, stripOf } from "./strip.js";
+import { SIMULATED, Strip } from "./strip.js";
 
 export function figureButton(figure) {
   const node = el("button", "sd-fig", el("span", "", figure.label), el("b", "", figure.text));
@@ -93,7 +93,7 @@ class ThresholdPanel {
 
   choose(value) {
     const lane = this.at(value), { fixed, as_run: asRun } = this.run.threshold, { passes, thrown, drafted } = lane.counts();
-    this.strip = stripOf(lane, SIMULATED, this.player.simulatedTimes(lane));
+    this.strip = new Strip(lane, SIMULATED, this.player.simulatedTimes(lane));
     this.strip.node.classList.add("sd-fin");
     this.holder.replaceWith(this.strip.node);
     this.holder = this.strip.node;

@@ -5,14 +5,16 @@ import { el, svg } from "../../core/js/dom.js";
 const MICRO = 1e6;
 
 /** One lane's passes on the common time axis, in microseconds. */
-class Strip {
-  constructor(lane) {
+export class Strip {
+  /** `lane` as far as it has decoded; its flag has a sign and a text. */
+  constructor(lane, sign, text) {
     this.lane = lane;
     this.svg = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" });
     this.mark = el("div", "sd-mark");
-    this.flag = el("div", "sd-flag");
+    this.flag = el("div", "sd-flag", el("i", "sd-flag-sign", sign), el("b", "", text));
     this.node = el("div", "sd-strip", el("div", "sd-clip", this.svg, this.mark), this.flag);
     this.built = 0;
+    this.build();
   }
 
   build() {
@@ -46,14 +48,6 @@ class Strip {
     this.mark.style.left = `${100 * it.t0 / this.total}%`;
     this.mark.style.width = `${100 * (it.end - it.t0) / this.total}%`;
   }
-}
-
-/** The strip of a lane as far as it has decoded, its flag with a sign and a text. */
-export function stripOf(lane, sign, text) {
-  const strip = new Strip(lane);
-  strip.build();
-  strip.flag.append(el("i", "sd-flag-sign", sign), el("b", "", text));
-  return strip;
 }
 
 export const MEASURED = "⚑"; // the signs of flags
