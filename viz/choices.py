@@ -43,11 +43,7 @@ def find_examples(recorded: RecordedBackend) -> list[Example]:
     """Recorded runs in order, then showcase prompts without one."""
     found = [Example(one.title, one.prompt, list(one.lanes), one.id, one.pair) for one in recorded.recordings()]
     prompts = {example.prompt for example in found}
-    try:
-        showcase = load_showcase()
-    except UserError:  # none is shipped
-        showcase = []
-    return found + [Example(p.title, p.prompt, list(p.lanes)) for p in showcase if p.prompt not in prompts]
+    return found + [Example(p.title, p.prompt, list(p.lanes)) for p in load_showcase() if p.prompt not in prompts]
 
 
 def default_lanes(pairs: Sequence[PairDescription]) -> list[str]:

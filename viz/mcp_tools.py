@@ -37,6 +37,7 @@ OF_TOOLS: dict[str, dict[str, Any]] = {  # in place of what a form's settings ha
     "repeats": {"default": 2},
     "lanes": {"kind": "text", "default": ",".join(DEFAULT_LANES)},  # one line, with ranges
 }
+OFFERED = {name: replace(setting, **OF_TOOLS.get(name, {})) for name, setting in SETTINGS.items() if setting.tools}
 
 
 def check_installed() -> None:
@@ -55,13 +56,12 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
     """The tools, bound to ``backend``; runs that they make are kept in ``store``. They raise gr.Error."""
 
     made = partial(make_run, backend, store, visits)
-    offered = {name: replace(one, **OF_TOOLS.get(name, {})) for name, one in SETTINGS.items() if one.tools}
-    of_text = {name: setting for name, setting in offered.items() if name not in ("lanes", "repeats")}
+    of_text = {name: setting for name, setting in OFFERED.items() if name not in ("lanes", "repeats")}
 
     async def compare_policies(visitor: gr.Request, *values: Any) -> str:
         """Decode a prompt with several lookahead policies of speculative decoding and compare their speed."""
         with sentences_as_errors():
-            run = await made(visitor, dict(zip(offered, values)))
+            run = await made(visitor, dict(zip(OFFERED, values)))
             text = whole_text(run.lanes[0].output, run.vocab)
             figures = [lane_summary(run, lane) for lane in run.lanes]
             return _written({**_about(run, visitor), "text": text, "lanes": figures})
@@ -98,7 +98,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
                 ]
             )
 
-    for tool, settings in ((compare_policies, offered), (best_speculation_length, of_text)):
+    for tool, settings in ((compare_policies, OFFERED), (best_speculation_length, of_text)):
         with_parameters(tool, map(argument, settings.values()))
         described = (f"    {name}: {setting.help}{_range(setting)}" for name, setting in settings.items())
         tool.__doc__ = "\n".join([tool.__doc__ or "", "", "Parameters:", *described])
@@ -117,7 +117,7 @@ async def make_run(
     values: dict[str, Any],
 ) -> Run:
     """The run of a request with these ``values``, kept in ``store``. Raises UserError."""
-    tokens = replace(SETTINGS["max_new_tokens"], **OF_TOOLS["max_new_tokens"])
+    tokens = OFFERED["max_new_tokens"]
     tokens.check(tokens.parse(values["max_new_tokens"]))
     request = read_request({**values, "lanes": [lane.text for lane in expand_lanes(values["lanes"])]})
     job = partial(stream_of, partial(backend.compare, request))

@@ -40,15 +40,13 @@ def usable_speedups(run: Run) -> list[float]:
 
 def readable_runs(backend: RecordedBackend) -> list[Run]:
     """The recorded runs in display order; one broken file must not disable all lessons."""
-    return [run for run in (_load(backend, info.id) for info in backend.recordings()) if run is not None]
-
-
-def _load(backend: RecordedBackend, identifier: str) -> Run | None:
-    try:
-        return backend.load(identifier)
-    except UserError as error:
-        log.warning("%s", error)
-        return None
+    runs = []
+    for info in backend.recordings():
+        try:
+            runs.append(backend.load(info.id))
+        except UserError as error:
+            log.warning("%s", error)
+    return runs
 
 
 # What a run of each kind is.
