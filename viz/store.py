@@ -44,6 +44,7 @@ class Newest(Generic[T]):
     def keep(self, name: str, value: T) -> None:
         with self._lock:
             self._kept[name] = value
+            self._kept.move_to_end(name)
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
 
@@ -77,8 +78,8 @@ class RunStore:
 
     def add(self, run: Run) -> None:
         """Keeps ``run``. Raises UserError."""
-        self._warm.keep(run.id, run)
         self.keep(run.id, run_to_json(run))
+        self._warm.keep(run.id, run)
 
     def keep(self, identifier: str, text: str) -> None:
         """Keeps a checked run file; the oldest ones go while there are too many or their total size is too large.

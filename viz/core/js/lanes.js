@@ -91,7 +91,8 @@ export class Lane {
     }
     this.iterations.push(iteration);
     const sums = this.sums[this.sums.length - 1] ?? NOTHING;
-    this.sums.push({ drafted: sums.drafted + drafted, steps: sums.steps + iteration.steps, accepted: sums.accepted + accepted, kept: sums.kept + iteration.gives });
+    this.sums.push({ drafted: sums.drafted + drafted, steps: sums.steps + iteration.steps,
+      accepted: sums.accepted + accepted, kept: sums.kept + iteration.gives });
     this.end = iteration.end;
     return iteration;
   }
@@ -171,8 +172,9 @@ function thrownTexts(near, ids, accepted, parents, vocab) {
 export function measuredLane(data, costs, vocab) {
   const lane = new Lane({ ...data, costs }, vocab);
   data.fates.forEach((fates, i) => {
-    const start = data.starts[i], wrong = data.wrong[i], kept = data.output.slice(start, start + fates.length - wrong.length);
-    const accepted = fates.split("a").length - 1, ids = [...kept.slice(0, accepted), ...wrong, ...kept.slice(accepted)];
+    const start = data.starts[i], wrong = data.wrong[i], accepted = fates.split("a").length - 1;
+    const kept = data.output.slice(start, start + fates.length - wrong.length);
+    const ids = [...kept.slice(0, accepted), ...wrong, ...kept.slice(accepted)];
     const times = data.times.slice(4 * i, 4 * i + 4).map((ticks) => ticks * TICK);
     lane.add({ start, fates, ids, parents: data.parents?.[i], reads: data.reads?.[i], times });
   });
@@ -189,7 +191,8 @@ export function replayedLane(about, replay, iterations, unit, vocab) {
     return "a".repeat(accepted) + rest + (over ? "" : n === 0 ? "p" : n > accepted ? "c" : "b");
   };
   for (const [start, n, accepted] of iterations) {
-    const guesses = Array.from({ length: n }, (_, k) => replay.guess(start, k)), own = target.slice(start + accepted, start + accepted + 1);
+    const guesses = Array.from({ length: n }, (_, k) => replay.guess(start, k));
+    const own = target.slice(start + accepted, start + accepted + 1); // [] where the text has ended
     const { guess, check, decide, rest } = iterationParts(lane.costs, n, draft, lane.policy);
     const times = [guess, check, decide, rest].map((cost) => cost * unit), ids = [...guesses.map(({ id }) => id), ...own];
     const it = lane.add({ start, fates: fatesOf(n, accepted, !own.length), ids, times });

@@ -114,7 +114,8 @@ const Live = {
     const model = this.lanes[lane], view = this.views[lane];
     for (const item of items) {
       const { start, d: guesses, e: own, t: times, parents, reads } = item, tokens = [...guesses, ...(own ? [own] : [])];
-      model.add({ start, fates: tokens.map(([, fate]) => LETTERS[fate]).join(""), ids: tokens.map(([id]) => id), parents, reads, times });
+      const fates = tokens.map(([, fate]) => LETTERS[fate]).join(""), ids = tokens.map(([id]) => id);
+      model.add({ start, fates, ids, parents, reads, times });
     }
     view.grow();
     this.drawLookahead();
