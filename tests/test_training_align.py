@@ -17,12 +17,10 @@ from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop
 from training.__main__ import app
-from training.align import commands, distil, feature_run, install, recipes, rows, stream
+from training.align import commands, compare, distil, feature_run, install, recipes, rows, stream
 from training.align import teacher as teachers
 from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
-from training.align.distil import LossRow
 from training.align.draft_folder import write_head_ids
-from training.align.measure import Interval
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
 from training.align.rows import RowDecoder
@@ -206,7 +204,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
     places = {"PAIR": pair, "TEXTS": written, "DRAFTS": tmp_path / "drafts", "model": lambda: chat}
-    for module, name in product((commands, teachers, distil, install, feature_run), places):
+    for module, name in product((commands, compare, teachers, distil, install, feature_run), places):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, places[name])
     monkeypatch.setattr(commands, "SUITE_FILE", tmp_path / "chat.jsonl")
@@ -218,8 +216,8 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     for name, recipe in tiny.items():
         monkeypatch.setitem(recipes.RECIPES, name, recipe)
     monkeypatch.setattr(recipes, "LADDER", ("one-layer",))
-    for plan in ("NEW", "GROWN", "COMPARED", "FINISHED"):
-        monkeypatch.setattr(distil, plan, replace(getattr(distil, plan), batch_tokens=1024))
+    for module, plan in ((distil, "NEW"), (distil, "GROWN"), (distil, "FINISHED"), (compare, "PLAN")):
+        monkeypatch.setattr(module, plan, replace(getattr(module, plan), batch_tokens=1024))
     return pair
 
 
@@ -259,8 +257,8 @@ def test_rounded_layers_learn_what_they_are_rounded_from(start):
 
 def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(start):
     with pytest.raises(UserError, match="align draft two-layers"):
-        distil.distil("three-layers", "kl", tokens=1)
-    distil.distil("two-layers", "kl", tokens=3000)
+        distil.distil("three-layers", tokens=1)
+    distil.distil("two-layers", tokens=3000)
     shallow = start(recipes.RECIPES["two-layers"], "kl", distil.DRAFTS / "two-layers")
     deep = start(recipes.RECIPES["three-layers"])
     assert len(deep.draft.model.layers) == 3
@@ -273,13 +271,13 @@ def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(start):
 
 def test_a_shipped_draft_learns_further_with_its_head(tiny_places, chat, written):
     with pytest.raises(UserError, match="no shipped draft 'two-layers'"):
-        distil.distil("two-layers", "kl", tokens=3000, further=True)
-    distil.distil("two-layers", "kl", tokens=3000)
+        distil.distil("two-layers", tokens=3000, further=True)
+    distil.distil("two-layers", tokens=3000)
     shipped = tiny_places / "drafts" / "two-layers"
     shutil.copytree(distil.DRAFTS / "two-layers", shipped)
     head = torch.arange(5, 30)
     write_head_ids(shipped, head)
-    distil.distil("two-layers", "kl", tokens=6000, further=True)
+    distil.distil("two-layers", tokens=6000, further=True)
     assert read_head_ids(distil.DRAFTS / "two-layers").tolist() == head.tolist()
     old, new = own_weights(shipped), own_weights(distil.DRAFTS / "two-layers")
     assert any(not torch.equal(old[name], new[name]) for name in old)
@@ -330,7 +328,7 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
         )
     in_one_pass = feature_run.FeatureRecipe((1, 2), "feature", (0,), plan, block=4)
     monkeypatch.setitem(feature_run.RECIPES, "block", in_one_pass)
-    distil.distil("one-layer", "kl", tokens=3000)
+    distil.distil("one-layer", tokens=3000)
     for folder in (tiny_places / "drafts" / "one-layer", tiny_places / "drafts" / "captions"):
         shutil.copytree(distil.DRAFTS / "one-layer", folder)
     shutil.rmtree(distil.DRAFTS / "one-layer")
@@ -370,19 +368,3 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
 def test_install_without_a_default_draft_says_what_to_do(tiny_places):
     with pytest.raises(UserError, match="align draft"):
         align("install")
-
-
-def test_rows_of_losses_are_added_to_those_of_the_same_run(tiny_places):
-    def row(loss, rate):
-        one = Interval(rate, rate, rate)
-        return LossRow(loss, 100, one, one, one, one)
-
-    def kept():
-        return [row["loss"] for row in json.loads((tiny_places / install.LOSSES_FILE).read_text())]
-
-    tiny_places.mkdir(parents=True)
-    install.write_losses([row("kl", 0.5), row("sharp", 0.6)])
-    install.write_losses([row("kl", 0.5), row("tvd", 0.4)])
-    assert kept() == ["kl", "tvd", "sharp"]
-    install.write_losses([row("kl", 0.7), row("tvd", 0.4)])
-    assert kept() == ["kl", "tvd"]

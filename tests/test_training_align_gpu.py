@@ -81,7 +81,7 @@ def shipped(tiny_places, monkeypatch):  # noqa: F811
     for name, (layers, kept, more) in own.items():
         recipe = feature_run.FeatureRecipe(layers, "one-layer", kept, **more)
         monkeypatch.setitem(feature_run.RECIPES, name, recipe)
-    distil.distil("one-layer", "kl", tokens=3000)
+    distil.distil("one-layer", tokens=3000)
     (tiny_places / "drafts").mkdir(parents=True)
     return (distil.DRAFTS / "one-layer").rename(tiny_places / "drafts" / "one-layer")
 

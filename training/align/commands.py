@@ -8,11 +8,10 @@ from pathlib import Path
 import typer
 
 from decoding.errors import UserError
-from training.paths import DRAFTS, SUITE_FILE, TEXTS
+from training.paths import SUITE_FILE, TEXTS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
-ONLY = typer.Option(None, help="A loss to compare with forward KL; may be repeated. Default: all losses.")
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same draft included.")
 NAMES = typer.Argument(..., help="Names of drafts, as `feature` trains them.")
 LENGTH = typer.Option(0.0, help="Training time in minutes; or --tokens.")
@@ -43,14 +42,13 @@ def suite() -> None:
 def draft(
     name: str = typer.Argument("", help="Name of the draft. Default: the pair's default draft."),
     minutes: float = MINUTES,
-    loss: str = typer.Option("sharp", help="kl, tvd, tvd++-sampled, tvd++-exact, lk-hybrid or sharp."),
     further: bool = typer.Option(False, "--further", help="Start from the shipped draft, for more texts."),
 ) -> None:
     """Distil one draft, or resume its training."""
     from .distil import distil
     from .recipes import DEFAULT
 
-    typer.echo(distil(name or DEFAULT, loss, minutes=minutes, further=further))
+    typer.echo(distil(name or DEFAULT, minutes, further=further))
 
 
 @app.command()
@@ -92,26 +90,15 @@ def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Training tokens of
     from .recipes import LADDER
 
     for name in LADDER:
-        typer.echo(f"{name}: {distil(name, 'sharp', tokens=tokens)}")
+        typer.echo(f"{name}: {distil(name, tokens=tokens)}")
 
 
 @app.command()
-def losses(
-    tokens: int = typer.Option(500_000, min=1, help="Training tokens for each loss."),
-    only: list[str] = ONLY,
-) -> None:
+def losses(tokens: int = typer.Option(500_000, min=1, help="Training tokens for each loss.")) -> None:
     """Compare the losses: train one draft further with each of them, on the same tokens."""
-    from .distil import compare_losses
-    from .install import write_losses
-    from .losses import LOSSES
-    from .recipes import COMPARED, RECIPES
-    from .teacher import Teacher, model
+    from .compare import compare_losses
 
-    start, rows = DRAFTS / COMPARED if (DRAFTS / COMPARED).is_dir() else None, []
-    for row in compare_losses(RECIPES[COMPARED], start, Teacher(model(), TEXTS), tokens, only or tuple(LOSSES)):
-        typer.echo(f"{row.loss}: match {row.match}, accepted {row.accepted}")
-        rows.append(row)
-        write_losses(rows)
+    compare_losses(tokens, typer.echo)
 
 
 @app.command()
@@ -132,8 +119,8 @@ def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
 
     texts(tokens)
     suite()
-    draft(RECIPES[DEFAULT].grown_from, minutes / 3, "sharp", False)
-    draft(DEFAULT, minutes * 2 / 3, "sharp", False)
+    draft(RECIPES[DEFAULT].grown_from, minutes / 3, False)
+    draft(DEFAULT, minutes * 2 / 3, False)
     ladder(tokens_seen(DEFAULT) // 3)
-    losses(tokens_seen(DEFAULT) // 3, [])
+    losses(tokens_seen(DEFAULT) // 3)
     install()

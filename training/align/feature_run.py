@@ -283,7 +283,7 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
         recipe = RECIPES[name]
         about = {"start": recipe.start if recipe.kept else "zero", "layers": list(recipe.layers)}
         found[name] = about | figures_of_steps(hits[name]) | {"match": asdict(rates_of(_firsts(hits[name])))}
-        found[name] |= {key: value for key, value in last_of_log(log_of(name)).items() if key != "kept_back"}
+        found[name] |= last_of_log(log_of(name))
     for name in hits.keys() - {TEXT_ONLY}:
         one, other = RECIPES[name], RECIPES[TEXT_ONLY]
         if TEXT_ONLY in hits and (one.start, one.plan) == (other.start, other.plan):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,15 +20,14 @@ from training.paths import DRAFTS, PAIR, READER, TEXTS
 
 from .card import READING, write_card
 from .data import read_texts
-from .distil import LossRow, facts_of, tokens_seen
+from .distil import facts_of, tokens_seen
 from .feature_run import RECIPES as FEATURE_RECIPES
 from .feature_run import TEXT_ONLY, log_of, measure_trained
-from .losses import LOSSES
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
 from .teacher import ChatModel, Teacher, model, turns_of
 
-LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
+FACTS_FILE = "alignment.json"
 
 
 def install(report: Callable[[str], None]) -> Path:
@@ -144,18 +142,6 @@ def describe(drafts: Mapping[str, str | dict], others: Mapping[str, str | dict])
         "chat": True,
         "about": "chats in English, often wrong",
     }
-
-
-def write_losses(rows: Sequence[LossRow]) -> None:
-    """Saves the comparison of losses next to the pair, for its card.
-
-    Earlier rows of other losses stay if they were compared with the same run of forward KL.
-    """
-    new = {row.loss: asdict(row) for row in rows}
-    path = PAIR / LOSSES_FILE
-    old = {row["loss"]: row for row in json.loads(path.read_text())} if path.is_file() else {}
-    found = (old if old.get("kl") == new.get("kl") else {}) | new
-    write_json(path, [found[loss] for loss in LOSSES if loss in found])
 
 
 def read_json(path: Path) -> dict:

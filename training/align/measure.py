@@ -104,9 +104,6 @@ class Interval:
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.rate:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
 
 def rates_of(rows: Sequence[np.ndarray]) -> Interval:
     """The mean over all positions of ``rows`` (one per text); the interval is a bootstrap over texts (Efron 1979)."""
