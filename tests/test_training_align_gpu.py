@@ -73,13 +73,11 @@ def shipped(tiny_places, monkeypatch):  # noqa: F811
     """A shipped draft of text, from which drafts that read states start, in a house with a GPU."""
     monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
     monkeypatch.setattr(together, "gpu", lambda: CPU)
-    for name in ("DRAFTS", "TEXTS", "model"):
-        monkeypatch.setattr(together, name, getattr(feature_run, name))
-    for plan in ("PLAN", "ON_TOP"):
+    for plan in ("ON_GPU", "ON_TOP"):
         monkeypatch.setattr(together, plan, replace(getattr(together, plan), batch_tokens=1024))
-    own = {"feature": ((1, 2), (0,), {}), "heads": ((2,), (), {"heads": 3}), feature_run.TEXT_ONLY: ((), (0,), {})}
-    for name, (layers, kept, more) in own.items():
-        recipe = feature_run.FeatureRecipe(layers, "one-layer", kept, **more)
+    own = {"feature": ((1, 2), 0), "heads": ((2,), 3), feature_run.TEXT_ONLY: ((), 0)}
+    for name, (layers, heads) in own.items():
+        recipe = feature_run.FeatureRecipe(layers, "one-layer", heads=heads)
         monkeypatch.setitem(feature_run.RECIPES, name, recipe)
     distil.distil("one-layer", tokens=3000)
     (tiny_places / "drafts").mkdir(parents=True)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf
-from pathlib import Path
-
 import typer
 
-from decoding.errors import UserError
 from training.paths import SUITE_FILE, TEXTS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -16,7 +12,6 @@ MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier ru
 NAMES = typer.Argument(..., help="Names of drafts, as `feature` trains them.")
 LENGTH = typer.Option(0.0, help="Training time in minutes; or --tokens.")
 INSTEAD = typer.Option(None, min=1, help="Training tokens, in place of a time.")
-EARLIER = typer.Option(None, help="Folder of an earlier one, whose projections it starts from.")
 
 
 @app.command()
@@ -56,31 +51,19 @@ def feature(
     name: str = typer.Argument("feature", help="Name of the draft."),
     minutes: float = LENGTH,
     tokens: int | None = INSTEAD,
-    projections: Path | None = EARLIER,
 ) -> None:
     """Train a draft that also reads the target's hidden states, from a shipped draft that reads the text alone."""
-    from .feature_run import train
+    from .together import train
 
-    typer.echo(f"{name}: {train(name, _length(minutes, tokens), tokens, projections)}")
-
-
-def _length(minutes: float, tokens: int | None) -> float:
-    """The minutes of a run that ends by time or by tokens. Raises UserError if it has no end."""
-    if not (minutes or tokens):
-        raise UserError("Say how long to train: give --minutes or --tokens.")
-    return minutes or inf
+    train([name], minutes, tokens)
 
 
 @app.command()
-def together(
-    names: list[str] = NAMES,
-    minutes: float = LENGTH,
-    tokens: int | None = INSTEAD,
-) -> None:
+def together(names: list[str] = NAMES, minutes: float = LENGTH, tokens: int | None = INSTEAD) -> None:
     """Train several drafts on the same batches. Needs a GPU: the target reads each batch anew."""
-    from .together import train_together
+    from .together import train
 
-    train_together(names, _length(minutes, tokens), tokens)
+    train(names, minutes, tokens, on_gpu=True)
 
 
 @app.command()

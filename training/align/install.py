@@ -88,8 +88,7 @@ def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dic
     figures = measure_trained(names)
     for name, row in figures.items():
         report(f"{name}: first guesses hold at {row['first']:.3f}")
-    written = facts_of_texts(TEXTS)["tokens"]
-    return {name: {"written": written} | row for name, row in figures.items()}
+    return figures
 
 
 def _reading_entry(name: str) -> dict | str:
