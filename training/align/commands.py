@@ -17,11 +17,9 @@ INSTEAD = typer.Option(None, min=1, help="Training tokens, in place of a time.")
 @app.command()
 def texts(tokens: int = TOKENS) -> None:
     """Let the target write prompts and their answers; on a GPU, if there is one, without its states."""
-    from .teacher import gpu_if_any, model, write_enough, write_on_gpu
+    from .teacher import gpu_if_any, model, write_enough
 
-    device = gpu_if_any()
-    written = write_on_gpu(model(), TEXTS, tokens, device) if device else write_enough(model(), TEXTS, tokens)
-    typer.echo(f"{written:,} tokens.")
+    typer.echo(f"{write_enough(model(), TEXTS, tokens, gpu_if_any()):,} tokens.")
 
 
 @app.command()

@@ -33,9 +33,10 @@ def compare_losses(tokens: int, report: Callable[[str], None]) -> None:
     for loss in LOSSES:
         run = Run(f"loss-{loss}", RECIPES[COMPARED], loss, teacher, PLAN, start if start.is_dir() else None)
         run.train(inf, tokens)
-        found[loss] = guesses(run.draft.eval(), teacher.texts(teacher.validation, run.head_ids))
-        rows.append({"loss": loss, "tokens": tokens} | _figures(found[loss], found["kl"]))
-        report(f"{loss}: match {rows[-1]['match']['rate']:.3f}, accepted {rows[-1]['accepted']['rate']:.3f}")
+        found[loss] = guesses(run.draft.eval(), teacher.texts(teacher.splits["validation"], run.head_ids))
+        figures = _figures(found[loss], found["kl"])
+        report(f"{loss}: match {figures['match']['rate']:.3f}, accepted {figures['accepted']['rate']:.3f}")
+        rows.append({"loss": loss, "tokens": tokens} | figures)
         write_json(PAIR / LOSSES_FILE, rows)
 
 

@@ -63,10 +63,9 @@ class Run:
         """``start``: the slim folder of a trained draft of this recipe, to train it further with the head it has."""
         self.name, self.recipe, self.loss, self.teacher, self.plan = name, recipe, loss, teacher, plan
         its_head = None if start is None else read_head_ids(start)
-        self.head_ids = frequent_ids(teacher.train, recipe.head) if its_head is None else its_head
-        texts = teacher.texts(teacher.train, self.head_ids)
-        self.epochs = Epochs(lambda: texts, plan.batch_tokens)
-        self.watched = teacher.texts(teacher.validation[:WATCHED], self.head_ids)
+        self.head_ids = frequent_ids(teacher.splits["train"], recipe.head) if its_head is None else its_head
+        self.epochs = Epochs(teacher.texts(teacher.splits["train"], self.head_ids), plan.batch_tokens)
+        self.watched = teacher.texts(teacher.splits["validation"][:WATCHED], self.head_ids)
         self.draft, self.projection = start_draft(recipe, teacher.target)
         if start is not None:
             self.draft.load_state_dict(own_weights(start), strict=False)

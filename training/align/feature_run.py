@@ -118,8 +118,8 @@ class FeatureRun:
         trunk = start_trunk(start, teacher.target.model.embed_tokens.weight.detach(), bare=bool(recipe.heads))
         self.draft = recipe.draft(trunk).to(teacher.device)
         self.head = trunk.lm_head.weight.detach()[self.head_ids].bfloat16()
-        self.epochs = Epochs(lambda: self.texts(teacher.with_states("train")), self.batch_tokens)
-        watched = [text for split in ("validation", "policies") for text in teacher.with_states(split)]
+        self.epochs = Epochs(self.texts(teacher.splits["train"]), self.batch_tokens)
+        watched = teacher.splits["validation"] + teacher.splits["policies"]
         self.watched = self.texts(watched[: WATCHED_ON_GPU if teacher.fresh else WATCHED // 2])
         if recipe.block:
             self.take_projections(start)
@@ -226,7 +226,7 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
     for name in names:
         run = FeatureRun(RECIPES[name], teacher, RECIPES[name].plan)
         run.load(DRAFTS / name)
-        hits[name] = run.rounded_hits(run.texts(teacher.with_states("validation")))
+        hits[name] = run.rounded_hits(run.texts(teacher.splits["validation"]))
         recipe = RECIPES[name]
         about = {"start": "zero" if recipe.heads else recipe.start, "layers": list(recipe.layers)}
         found[name] = about | figures_of_steps(hits[name]) | {"match": asdict(rates_of(_firsts(hits[name])))}

@@ -139,7 +139,7 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
         round_layers(draft)
         head_ids = read_head_ids(folder)
         every = torch.arange(draft.config.vocab_size) if head_ids is None else head_ids
-        texts = teacher.texts(teacher.validation, every)
+        texts = teacher.texts(teacher.splits["validation"], every)
         found = guesses(draft, texts)
         figures[name] = _figures(found) | {
             "parameters": sum(weight.numel() for weight in draft.parameters()),
@@ -169,7 +169,8 @@ def outside(teacher: Teacher, head_ids: torch.Tensor) -> float:
     """Share of the validation split's answer tokens that a reduced head cannot propose."""
     inside = set(head_ids.tolist())
     missed = [
-        np.array([token not in inside for token in text.ids[text.answer :].tolist()]) for text in teacher.validation
+        np.array([token not in inside for token in text.ids[text.answer :].tolist()])
+        for text in teacher.splits["validation"]
     ]
     return float(np.concatenate(missed).mean())
 

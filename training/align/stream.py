@@ -243,5 +243,5 @@ class Stream:
             top_logp.numpy(),
             row.prompt,
             row.answer_temperature,
-            states.view(torch.uint16).numpy() if states.numel() else None,
+            states.view(torch.uint16).numpy(),
         )

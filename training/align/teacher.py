@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from decoding.errors import UserError
 from decoding.records.gguf_record import read_record
 from training.paths import PAIR
 
-from .data import Texts, all_texts, load_texts, read_texts, save_texts, shard_files
+from .data import Texts, all_texts, save_texts, shard_files
 from .gpu import FreshTexts, GpuTarget, Reader, Writer
 from .rows import RowDecoder
 from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream, Text, Turns, key_of
@@ -83,12 +83,15 @@ class Teacher:
         self.before = turns_of(model.tokenizer()).before
 
     @cached_property
-    def train(self) -> Sequence[Text]:
-        return read_texts(self.folder, "train")
-
-    @cached_property
-    def validation(self) -> Sequence[Text]:
-        return read_texts(self.folder, "validation")
+    def splits(self) -> dict[str, list[Text]]:
+        """The texts by split, in the order in which they were written: all that the target can read anew, or those that
+        were kept with its states and probabilities.
+        """
+        found = defaultdict[str, list[Text]](list)
+        for text in all_texts(self.folder):
+            if self.fresh or text.states is not None:
+                found[text.split].append(text)
+        return found
 
     def texts(self, texts: Sequence[Text], head_ids: Tensor, with_states: bool = False) -> Texts:
         """``texts`` to be batched; ``with_states``: with the target's hidden states."""
@@ -96,19 +99,6 @@ class Teacher:
             return FreshTexts(self._reader, texts, self.before, head_ids)
         before = self._states_before if with_states else None
         return Texts(texts, self.before, head_ids, self.target.config.vocab_size, before)
-
-    def with_states(self, split: str) -> list[Text]:
-        """All texts of a split that were written by now and have states, or whose states the target can read anew."""
-        if self.fresh:
-            return self._by_split[split]
-        return [text for text in read_texts(self.folder, split, with_states=True) if text.states is not None]
-
-    @cached_property
-    def _by_split(self) -> dict[str, list[Text]]:
-        found = defaultdict[str, list[Text]](list)
-        for text in all_texts(self.folder):
-            found[text.split].append(text)
-        return found
 
     @cached_property
     def _reader(self) -> Reader:
@@ -159,40 +149,28 @@ def gpu() -> torch.device:
     return device
 
 
-def write_on_gpu(model: ChatModel, folder: Path, tokens: int, device: torch.device, rows: int = GPU_ROWS) -> int:
-    """As ``write_enough``, on a GPU: of these texts only the ids are kept, one file for each round of them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seen, done = _written(folder)
-    turns, seed = turns_of(tokenizer := model.tokenizer()), 1000 + len(shard_files(folder))
-    target = GpuTarget(model.load(torch.float32, device), LONGEST)
-    writer = Writer(target, turns, tokenizer, seen, seed, rows)
-    with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:
-        while done < tokens:
-            texts = writer.round()
-            save_texts(texts, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
-            written = sum(len(text.ids) for text in texts)
-            done += written
-            bar.update(written)
-    return done
-
-
-def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, shard: int = SHARD) -> int:
+def write_enough(
+    model: ChatModel,
+    folder: Path,
+    tokens: int,
+    device: torch.device | None = None,
+    rows: int | None = None,
+    shard: int = SHARD,
+) -> int:
     """Writes texts into ``folder`` until all texts there have ``tokens`` tokens; returns the number of their tokens.
 
-    An interrupted run resumes after its last complete file, with a new seed.
+    On a GPU, the ``device``, only the ids of the texts are kept. ``rows``: texts that are written at once. An
+    interrupted run resumes after its last complete file, with a new seed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    seen, done = _written(folder)
+    done = sum(len(text.ids) for text in all_texts(folder))
     if done >= tokens:
         return done
-    turns = turns_of(tokenizer := model.tokenizer())
-    length = len(turns.before) + LONGEST_PROMPT + len(turns.between) + LONGEST_ANSWER
-    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length, STATE_LAYERS)
-    stream = Stream(decoder, turns, tokenizer, seen, seed=1000 + len(shard_files(folder)))
-    ended = []
+    write = _on_gpu(model, folder, device, rows or GPU_ROWS) if device else _on_cpu(model, folder, rows or ROWS)
+    ended: list[Text] = []
     with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:
         while done < tokens:
-            new = stream.step()
+            new = write()
             ended += new
             written = sum(len(text.ids) for text in new)
             done += written
@@ -203,11 +181,21 @@ def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, 
     return done
 
 
-def _written(folder: Path) -> tuple[set[str], int]:
-    """Keys of the prompts written so far, and the number of tokens of all texts."""
-    seen, tokens = set[str](), 0
-    for file in shard_files(folder):
-        for text in load_texts(file):
-            seen.add(key_of(text.prompt))
-            tokens += len(text.ids)
-    return seen, tokens
+def _on_cpu(model: ChatModel, folder: Path, rows: int) -> Callable[[], list[Text]]:
+    """Writes the next token of each of ``rows`` texts, and returns the texts that it ends."""
+    turns = turns_of(tokenizer := model.tokenizer())
+    length = len(turns.before) + LONGEST_PROMPT + len(turns.between) + LONGEST_ANSWER
+    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length, STATE_LAYERS)
+    return Stream(decoder, turns, tokenizer, *_seen_and_seed(folder)).step
+
+
+def _on_gpu(model: ChatModel, folder: Path, device: torch.device, rows: int) -> Callable[[], list[Text]]:
+    """Writes texts to ``rows`` prompts, and returns them."""
+    turns = turns_of(tokenizer := model.tokenizer())
+    target = GpuTarget(model.load(torch.float32, device), LONGEST)
+    return Writer(target, turns, tokenizer, *_seen_and_seed(folder), rows).round
+
+
+def _seen_and_seed(folder: Path) -> tuple[set[str], int]:
+    """Keys of the prompts written so far, and a seed that no file there was written with."""
+    return {key_of(text.prompt) for text in all_texts(folder)}, 1000 + len(shard_files(folder))
