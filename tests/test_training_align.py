@@ -51,9 +51,10 @@ def chat(tmp_path_factory) -> ChatModel:
 
 @pytest.fixture(scope="module")
 def written(chat, tmp_path_factory) -> Path:
-    """A folder with a few hundred short texts, in several files."""
+    """A folder with a few hundred short texts and the states after both layers, in several files."""
     folder = tmp_path_factory.mktemp("texts")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teachers, "STATE_LAYERS", (1, 2))
         patch.setattr(stream, "LONGEST_ANSWER", ANSWER)
         patch.setattr(stream, "SHARES", (0.4, 0.1, 0.1, 0.4))
         teachers.write_enough(chat, folder, 9000, rows=32, shard=100)
@@ -313,12 +314,8 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
     assert "tvd++-sampled" in card and f"{facts['drafts']['one-layer']['match']['rate']:.3f}" in card
 
 
-def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, chat, tmp_path, monkeypatch):
+def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, monkeypatch):
     monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
-    monkeypatch.setattr(stream, "LONGEST_ANSWER", ANSWER)
-    teachers.write_enough(chat, folder := tmp_path / "with_states", 4000, rows=32, shard=100)
-    for module in (feature_run, install):
-        monkeypatch.setattr(module, "TEXTS", folder)
     plan = replace(feature_run.YOUNG, batch_tokens=1024)
     own = {"feature": ((1, 2), 0), "heads": ((2,), 3), feature_run.TEXT_ONLY: ((), 0)}
     for name, (layers, heads) in own.items():

@@ -52,10 +52,9 @@ def test_writing_at_once_goes_on_where_it_stopped(chat, at_once):  # noqa: F811
     assert teachers.write_enough(chat, at_once, before, CPU) == before
 
 
-def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, tmp_path, monkeypatch):  # noqa: F811
+def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, written, monkeypatch):  # noqa: F811
     monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
-    teachers.write_enough(chat, tmp_path, 2000, rows=16, shard=100)
-    kept, anew = Teacher(chat, tmp_path), Teacher(chat, tmp_path, CPU)
+    kept, anew = Teacher(chat, written), Teacher(chat, written, CPU)
     head = torch.arange(8, 32)
     one, other = (each.texts(each.splits["train"], head, with_states=True).batch(range(5)) for each in (kept, anew))
     assert torch.equal(one.ids, other.ids) and torch.equal(one.places, other.places)
