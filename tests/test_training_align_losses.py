@@ -97,9 +97,8 @@ def test_intervals_hold_their_rate_and_pairs_share_their_draws():
     random = np.random.default_rng(0)
     rows = [random.random(50) < rate for rate in random.random(40)]
     found = rates_of(rows)
-    assert found.low < found.rate < found.high
-    assert found.high - found.low > 0.1  # texts differ: tokens alone would give 0.04
-    same = difference(rows, rows)
-    assert (same.rate, same.low, same.high) == (0, 0, 0)
+    assert found["low"] < found["rate"] < found["high"]
+    assert found["high"] - found["low"] > 0.1  # texts differ: tokens alone would give 0.04
+    assert difference(rows, rows) == {"rate": 0, "low": 0, "high": 0}
     with pytest.raises(UserError, match="too few held-out texts"):
         rates_of([])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from math import inf
 
 import numpy as np
@@ -40,7 +39,7 @@ def compare_losses(tokens: int, report: Callable[[str], None]) -> None:
         write_json(PAIR / LOSSES_FILE, rows)
 
 
-def _figures(mine: Sequence[Guesses], kl: Sequence[Guesses]) -> dict[str, dict]:
+def _figures(mine: Sequence[Guesses], kl: Sequence[Guesses]) -> dict[str, dict[str, float]]:
     """The match rate on greedy answers and the acceptance on answers sampled at temperature 1, with the differences of
     both from forward KL.
     """
@@ -52,8 +51,8 @@ def _figures(mine: Sequence[Guesses], kl: Sequence[Guesses]) -> dict[str, dict]:
         return [row.accepted for row in rows if row.temperature == 1]
 
     return {
-        "match": asdict(rates_of(hits(mine))),
-        "accepted": asdict(rates_of(accepted(mine))),
-        "match_over_kl": asdict(difference(hits(mine), hits(kl))),
-        "accepted_over_kl": asdict(difference(accepted(mine), accepted(kl))),
+        "match": rates_of(hits(mine)),
+        "accepted": rates_of(accepted(mine)),
+        "match_over_kl": difference(hits(mine), hits(kl)),
+        "accepted_over_kl": difference(accepted(mine), accepted(kl)),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -229,12 +229,12 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
         hits[name] = run.rounded_hits(run.texts(teacher.splits["validation"]))
         recipe = RECIPES[name]
         about = {"start": "zero" if recipe.heads else recipe.start, "layers": list(recipe.layers)}
-        found[name] = about | figures_of_steps(hits[name]) | {"match": asdict(rates_of(_firsts(hits[name])))}
+        found[name] = about | figures_of_steps(hits[name]) | {"match": rates_of(_firsts(hits[name]))}
         found[name] |= last_of_log(log_of(name))
     for name in hits.keys() - {TEXT_ONLY}:
         one, other = RECIPES[name], RECIPES[TEXT_ONLY]
         if TEXT_ONLY in hits and (one.start, one.plan) == (other.start, other.plan):
-            found[name]["over"] = asdict(difference(_firsts(hits[name]), _firsts(hits[TEXT_ONLY])))
+            found[name]["over"] = difference(_firsts(hits[name]), _firsts(hits[TEXT_ONLY]))
     return found
 
 

@@ -41,7 +41,8 @@ def install(report: Callable[[str], None]) -> Path:
         raise UserError("There is no default draft yet. Run `python -m training align draft --minutes 60` first.")
     facts = read_json(PAIR / FACTS_FILE)
     if DEFAULT in names:
-        facts |= _install_drafts(names, report)
+        facts["texts"] = facts_of_texts(TEXTS)
+        facts["drafts"] = facts.get("drafts", {}) | _install_drafts(names, report)
     if reading:
         further = TEXT_ONLY in reading and not _is_same(DRAFTS / TEXT_ONLY, PAIR / "drafts" / TEXT_ONLY)
         earlier = facts.get(READING, {}).get(TEXT_ONLY)
@@ -67,9 +68,9 @@ def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict
     write_ngrams(DRAFTS / DEFAULT, count_ngrams(chat_model, TEXTS))
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
-    write_json(PAIR / "pair.json", describe({name: f"drafts/{name}" for name in names}, _others()))
+    _describe({name: f"drafts/{name}" for name in names})
     figures = _measure(names, report)
-    return {"texts": facts_of_texts(TEXTS), "drafts": {name: figures[name] | facts_of(name) for name in names}}
+    return {name: figures[name] | facts_of(name) for name in names}
 
 
 def _measure(names: Sequence[str], report: Callable[[str], None]) -> dict[str, dict]:
@@ -83,8 +84,7 @@ def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dic
     """Copies drafts that read the target's states, and the one that they are compared with; returns their facts."""
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
-    entries = {name: _reading_entry(name) for name in names}
-    write_json(PAIR / "pair.json", describe(_entries(), entries))
+    _describe({name: _reading_entry(name) for name in names})
     figures = measure_trained(names)
     for name, row in figures.items():
         report(f"{name}: first guesses hold at {row['first']:.3f}")
@@ -117,30 +117,22 @@ def _is_same(source: Path, place: Path) -> bool:
     return place.is_dir() and fingerprint(source) == fingerprint(place)
 
 
-def _entries() -> dict[str, str | dict]:
-    """The drafts in the pair's description."""
-    return read_json(PAIR / "pair.json").get("drafts", {})
-
-
-def _others() -> dict[str, str | dict]:
-    """The drafts of the pair that are not made by the recipes of text, as its description has them."""
-    return {name: entry for name, entry in _entries().items() if not isinstance(entry, str)}
-
-
-def describe(drafts: Mapping[str, str | dict], others: Mapping[str, str | dict]) -> dict:
-    """The content of ``pair.json``."""
-    return {
+def _describe(drafts: Mapping[str, str | dict]) -> None:
+    """Writes ``pair.json`` with these drafts beside those that it has."""
+    before = read_json(PAIR / "pair.json")
+    content = {
         "name": PAIR.name,
         "title": "SmolLM2 135M: a chat model",
         "description": "SmolLM2-135M-Instruct, and drafts trained on its own answers.",
         "target": "target",
-        "drafts": {**drafts, **others},
-        "default_draft": read_json(PAIR / "pair.json").get("default_draft", DEFAULT),
+        "drafts": before.get("drafts", {}) | drafts,
+        "default_draft": before.get("default_draft", DEFAULT),
         "draft_weights": "int4",
         "pictures": READER.name,
         "chat": True,
         "about": "chats in English, often wrong",
     }
+    write_json(PAIR / "pair.json", content)
 
 
 def read_json(path: Path) -> dict:

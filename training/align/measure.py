@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from decoding.analysis.bootstrap import Bootstrap
+from decoding.analysis.bootstrap import Bootstrap, Interval
 from decoding.engines.instructions import multiplies_bfloat16
 from decoding.engines.slim import read_head_ids
 from decoding.errors import UserError
@@ -96,32 +96,28 @@ def from_any_start(hits: np.ndarray, steps: int = SL) -> np.ndarray:
     return np.broadcast_to(hits, (steps, len(hits)))
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A rate and its 95% interval over texts."""
-
-    rate: float
-    low: float
-    high: float
-
-
-def rates_of(rows: Sequence[np.ndarray]) -> Interval:
-    """The mean over all positions of ``rows`` (one per text); the interval is a bootstrap over texts (Efron 1979)."""
+def rates_of(rows: Sequence[np.ndarray]) -> dict[str, float]:
+    """The mean over all positions of ``rows`` (one per text) as ``rate``, and ``low`` and ``high`` of its 95% interval
+    by a bootstrap over texts (Efron 1979).
+    """
     if not sum(map(len, rows)):
         raise UserError(
             "There are too few held-out texts to measure on. Run `python -m training align texts` with more `--tokens`."
         )
     hits, counts = _totals(rows)
-    return Interval(*Bootstrap(len(rows)).ratio(hits, counts))
+    return _as_rate(Bootstrap(len(rows)).ratio(hits, counts))
 
 
-def difference(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Interval:
+def difference(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> dict[str, float]:
     """The mean of ``rows`` minus that of ``others`` on the same texts, with an interval by a paired bootstrap."""
     (hits, counts), (theirs, their_counts) = _totals(rows), _totals(others)
-    found = Bootstrap(len(rows)).interval(
-        lambda total: total(hits) / total(counts) - total(theirs) / total(their_counts)
+    return _as_rate(
+        Bootstrap(len(rows)).interval(lambda total: total(hits) / total(counts) - total(theirs) / total(their_counts))
     )
-    return Interval(*found)
+
+
+def _as_rate(found: Interval) -> dict[str, float]:
+    return {"rate": found.value, "low": found.low, "high": found.high}
 
 
 def _totals(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -159,8 +155,8 @@ def _figures(found: list[Guesses]) -> dict:
     return {
         "answers": len(greedy),
         "answer_tokens": sum(map(len, greedy)),
-        "match": asdict(rates_of(greedy)),
-        "accepted": asdict(rates_of(sampled)),
+        "match": rates_of(greedy),
+        "accepted": rates_of(sampled),
         "tokens_per_pass": sum(map(len, greedy)) / passes,
     }
 

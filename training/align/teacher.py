@@ -35,17 +35,6 @@ class ChatModel:
     folder: Path
     mark: str
 
-    @classmethod
-    def of_pair(cls, pair: Path) -> ChatModel:
-        """The target of a pair in ``models/``, unpacked if necessary. Raises UserError if it has no source record."""
-        record = read_record(pair / "target")
-        if record is None:
-            raise UserError(
-                f"{pair.name}/target has no source.json, so there is no chat model to align drafts to. "
-                "Restore that file from the repository."
-            )
-        return cls(unpack(record, HuggingFaceHub(), lambda message, share: print(message)), record.mark)
-
     def load(self, dtype: torch.dtype, device: torch.device | None = None) -> LlamaForCausalLM:
         model = LlamaForCausalLM.from_pretrained(self.folder, dtype=dtype).eval()
         nn.Module.to(model, device or "cpu")  # transformers' own ``to`` is not typed
@@ -56,8 +45,14 @@ class ChatModel:
 
 
 def model() -> ChatModel:
-    """The chat model that drafts are aligned to. Raises UserError if it is not available."""
-    return ChatModel.of_pair(PAIR)
+    """The target of the pair PAIR, unpacked if necessary. Raises UserError if it has no source record."""
+    record = read_record(PAIR / "target")
+    if record is None:
+        raise UserError(
+            f"{PAIR.name}/target has no source.json, so there is no chat model to align drafts to. "
+            "Restore that file from the repository."
+        )
+    return ChatModel(unpack(record, HuggingFaceHub(), lambda message, share: print(message)), record.mark)
 
 
 def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
