@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from decoding.errors import UserError
 from training.align.losses import LOSSES, OF_THE_BATCH, Known, draft_q, forward_kl, loss_over_head, total_variation
-from training.align.measure import difference, from_any_start, rates_of, tokens_per_pass
+from training.align.measure import difference, from_any_start, passes_of, rates_of
 
 TOP, HEAD, N = 8, 24, 12
 
@@ -83,14 +83,14 @@ def test_the_loss_in_parts_is_the_loss_of_the_whole(name):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 8))
 def test_a_pass_brings_at_least_one_token_and_at_most_sl_and_one(hits, speculation_length):
-    brought = tokens_per_pass(from_any_start(np.array(hits), speculation_length))
-    assert 1 <= brought <= speculation_length + 1
+    passes = passes_of(from_any_start(np.array(hits), speculation_length))
+    assert 1 <= len(hits) / passes <= speculation_length + 1
 
 
-def test_tokens_per_pass_by_hand():
+def test_passes_by_hand():
     yes, no = True, False
-    assert tokens_per_pass(from_any_start(np.array([yes, yes, yes, no, no, yes]), 3)) == 6 / 3  # 3 guesses; then none
-    assert tokens_per_pass(from_any_start(np.array([no, no]), 3)) == 1
+    assert passes_of(from_any_start(np.array([yes, yes, yes, no, no, yes]), 3)) == 3  # 3 guesses; then none
+    assert passes_of(from_any_start(np.array([no, no]), 3)) == 2
 
 
 def test_intervals_hold_their_rate_and_pairs_share_their_draws():

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
@@ -42,11 +41,6 @@ class GpuTarget(Llama):
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew, in 50 ms, for each shape of a batch
         super().__init__(model, length, torch.bfloat16, torch.float16, rows=0)
 
-    def read(self, ids: Tensor, keep: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """As :meth:`run`, for whole texts (texts, length)."""
-        positions = torch.arange(ids.shape[1], device=self.device).expand_as(ids)
-        return self.run(ids, positions, _attend_within, keep)
-
     def top(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """The TOP most probable ids (n, TOP) after states (n, width), and their log-probabilities, float32."""
         found = []
@@ -56,12 +50,6 @@ class GpuTarget(Llama):
             logp = best.float() - logits.float().logsumexp(-1, keepdim=True)
             found.append((ids, logp.clamp_min(math.log(LEAST))))
         return torch.cat([ids for ids, _ in found]), torch.cat([logp for _, logp in found])
-
-
-def _attend_within(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of texts (texts, length, heads, head_dim)."""
-    q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(-2)
 
 
 class Reader:
@@ -81,9 +69,7 @@ class Reader:
         chosen = [texts.texts[index] for index in indices]
         if [*map(id, chosen)] != [*map(id, self._last[0])]:
             ids, places, weight = (part.to(self.target.device) for part in texts.rows(chosen))
-            last, kept = self.target.read(ids, self.layers)
-            states = torch.stack(kept, 2).bfloat16()
-            before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+            last, before = self.target.read(ids, self.layers)
             self._last = chosen, (ids, places, weight, *self.target.top(last.flatten(0, 1)[places]), before)
         return self._last[1]
 

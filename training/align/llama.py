@@ -89,10 +89,25 @@ class Llama:
                 kept.append(x)
         return F.rms_norm(x, self.norm.shape, self.norm, self.eps), kept
 
+    def read(self, ids: Tensor, keep: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of whole texts (texts, length): the states that the head reads; and the hidden states of the token before
+        each after each of the ``keep`` layers (texts, length, layers, width), bfloat16, zeros before the first token.
+        """
+        positions = torch.arange(ids.shape[1], device=self.device).expand_as(ids)
+        last, kept = self.run(ids, positions, _attend_within, keep)
+        states = torch.stack(kept, 2).bfloat16()
+        return last, torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+
     @torch.no_grad()
     def logits(self, states: Tensor) -> Tensor:
         """(n, vocabulary), in the head's dtype, of states (n, width)."""
         return self.head(states.to(self.head_dtype))
+
+
+def _attend_within(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention of texts (texts, length, heads, head_dim)."""
+    q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(-2)
 
 
 def packed(weight: Tensor, rows: int) -> Product:

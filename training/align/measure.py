@@ -76,8 +76,8 @@ def head_logits(draft: LlamaForCausalLM, ids: Tensor, places: Tensor, head_ids: 
     return torch.nn.functional.linear(hidden_at(draft, ids, places), head).float()
 
 
-def tokens_per_pass(hits: np.ndarray) -> float:
-    """Tokens per target pass along one text, when each iteration makes a guess for each step of ``hits`` (steps, n):
+def passes_of(hits: np.ndarray) -> int:
+    """Passes of the target along one text, when each iteration makes a guess for each step of ``hits`` (steps, n):
     whether the guess of that step for each token holds.
     """
     place = passes = 0
@@ -88,7 +88,7 @@ def tokens_per_pass(hits: np.ndarray) -> float:
             run += 1
         place += run + 1
         passes += 1
-    return n / max(passes, 1)
+    return passes
 
 
 def from_any_start(hits: np.ndarray, steps: int = SL) -> np.ndarray:
@@ -151,7 +151,7 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
 def _figures(found: list[Guesses]) -> dict:
     greedy = [guess.hits for guess in found if guess.temperature == 0]
     sampled = [guess.accepted for guess in found if guess.temperature == 1]
-    passes = sum(len(row) / tokens_per_pass(from_any_start(row)) for row in greedy)
+    passes = sum(passes_of(from_any_start(row)) for row in greedy)
     return {
         "answers": len(greedy),
         "answer_tokens": sum(map(len, greedy)),
@@ -180,7 +180,7 @@ def facts_of_texts(folder: Path) -> dict[str, int]:
 def figures_of_steps(hits: Sequence[np.ndarray]) -> dict[str, float]:
     """Rates of the first three guesses from any start, and tokens per target pass, of the ``hits`` of each answer."""
     by_step = [np.concatenate([each[step] for each in hits]) for step in range(SL)]
-    passes = sum(each.shape[1] / tokens_per_pass(each) for each in hits)
+    passes = sum(map(passes_of, hits))
     return {
         "first": float(by_step[0].mean()),
         "second": float(by_step[1].mean()),

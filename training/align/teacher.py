@@ -21,6 +21,7 @@ from training.paths import PAIR
 
 from .data import Texts, all_texts, save_texts, shard_files
 from .gpu import FreshTexts, GpuTarget, Reader, Writer
+from .llama import Llama
 from .rows import RowDecoder
 from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream, Text, Turns, key_of
 
@@ -100,18 +101,10 @@ class Teacher:
         return Reader(GpuTarget(self.target, LONGEST), STATE_LAYERS)
 
     @cached_property
-    @torch.no_grad()
     def _states_before(self) -> Tensor:
         """The states of the token before each of ``before``; zeros for the first."""
-        found = self.target.model(torch.tensor([self.before]), use_cache=False, output_hidden_states=True)
-        last: list[Tensor] = []
-        hook = self.target.model.norm.register_forward_pre_hook(lambda _, args: last.append(args[0]))
-        self.target.model(torch.tensor([self.before]), use_cache=False)
-        hook.remove()
-        top = len(self.target.model.layers)
-        every = [last[0] if layer == top else found.hidden_states[layer] for layer in STATE_LAYERS]
-        states = torch.stack([each[0] for each in every], 1)
-        return torch.cat([torch.zeros_like(states[:1]), states[:-1]]).bfloat16()
+        llama = Llama(self.target, len(self.before), torch.float32, torch.float32, rows=0)
+        return llama.read(torch.tensor([self.before]), STATE_LAYERS)[1][0]
 
     @torch.no_grad()
     def select(self, states: Tensor | None, layers: Sequence[int]) -> Tensor:
