@@ -110,7 +110,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates of Muon and AdamW over the run's time: warm-up, flat, then linear to ``last``.
+    """Learning rates of Muon and AdamW over the run's time: warm-up, flat, then linear to zero.
 
     ``projections``: the rate of the matrices outside the layers, by default that of those within.
     """
@@ -119,7 +119,6 @@ class Rates:
     adam: float = 3e-3
     warmup: float = 0.01
     flat_until: float = 0.5
-    last: float = 0.02
     projections: float | None = None
     clip: float | None = None
 
@@ -140,7 +139,7 @@ class Rates:
             return max(share / self.warmup, 0.05)
         if share < self.flat_until:
             return 1.0
-        return self.last + (1.0 - self.last) * max(0.0, (1.0 - share) / (1.0 - self.flat_until))
+        return max(0.0, (1.0 - share) / (1.0 - self.flat_until))
 
 
 def append_to_log(name: str, row: Mapping[str, float | str]) -> None:

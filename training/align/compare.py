@@ -18,7 +18,7 @@ from .recipes import COMPARED, RECIPES
 from .teacher import Teacher, model
 
 LOSSES_FILE = "losses.json"
-PLAN = Plan(Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3, last=0.0))
+PLAN = Plan(Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3))
 """For a draft that is trained already."""
 
 

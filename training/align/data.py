@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,22 +84,12 @@ def frequent_ids(texts: Sequence[Text], count: int) -> Tensor:
 
     An id counts once for each answer token, plus the target's probability of it at each answer position.
     """
-    frequencies = Counter[int]()
+    weights = np.zeros(np.iinfo(np.uint16).max + 1)
     for text in texts:
-        frequencies.update(text.ids[text.answer :].tolist())
-    probable: dict[int, float] = defaultdict(float)
-    for text in texts:
-        ids, weights = text.top_ids[text.answer :].flatten(), np.exp(text.top_logp[text.answer :].astype(np.float32))
-        for token, weight in zip(*_summed(ids, weights.flatten())):
-            probable[int(token)] += float(weight)
-    best = sorted(probable, key=lambda token: (-frequencies[token] - probable[token], token))[:count]
-    return torch.tensor(sorted(best))
-
-
-def _summed(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    sums = np.bincount(ids, weights)
-    there = sums.nonzero()[0]
-    return there, sums[there]
+        np.add.at(weights, text.ids[text.answer :], 1.0)
+        np.add.at(weights, text.top_ids[text.answer :], np.exp(text.top_logp[text.answer :].astype(np.float32)))
+    best = np.argsort(-weights, kind="stable")[:count]
+    return torch.from_numpy(np.sort(best[weights[best] > 0]))
 
 
 @dataclass(frozen=True, slots=True)

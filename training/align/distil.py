@@ -41,10 +41,10 @@ class Plan:
     rounded_from: float = 0.85
 
 
-NEW = Plan(Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0))
-GROWN = Plan(Rates(muon=0.01, adam=1.5e-3, warmup=0.02, flat_until=0.3, last=0.0))
+NEW = Plan(Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3))
+GROWN = Plan(Rates(muon=0.01, adam=1.5e-3, warmup=0.02, flat_until=0.3))
 """For a draft that starts from a shallower one."""
-FINISHED = Plan(Rates(muon=0.0015, adam=1.5e-4, warmup=0.04, flat_until=0.25, last=0.0), 4096, 0.3)
+FINISHED = Plan(Rates(muon=0.0015, adam=1.5e-4, warmup=0.04, flat_until=0.25), 4096, 0.3)
 """For a finished draft on further texts; a step of Muon takes as long as 2,048 tokens, so batches are larger."""
 
 

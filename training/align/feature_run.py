@@ -30,13 +30,11 @@ UNROLLED, UNROLLED_ON_GPU = (1, 2), (3, 4)
 """Guesses of an iteration that are unrolled in training, batch after batch in turns."""
 FADING = 0.8
 """Weight of a guess relative to the one before it (EAGLE-3's code)."""
-TRAINED = Plan(
-    Rates(muon=0.0003, adam=3e-5, warmup=0.03, flat_until=0.2, last=0.0, projections=0.0006), 3072, rounded_from=0.5
-)
+TRAINED = Plan(Rates(muon=0.0003, adam=3e-5, warmup=0.03, flat_until=0.2, projections=0.0006), 3072, rounded_from=0.5)
 """For a trunk that is trained already: at three times this rate, its noise hides what the projections gain."""
-YOUNG = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.0, projections=0.0025), 2048, 0.7)
+YOUNG = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, projections=0.0025), 2048, 0.7)
 """For a trunk that has learned little so far. Projections that learn as fast as it does outgrow the embeddings."""
-FROM_ZERO = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.01, flat_until=0.3, last=0.0, projections=0.02), 2048, 0.7)
+FROM_ZERO = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.01, flat_until=0.3, projections=0.02), 2048, 0.7)
 """For heads that start at zero, with guesses that are all wrong."""
 GPU_ROWS = 4096
 """As losses.ROWS, on a GPU."""

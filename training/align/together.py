@@ -18,11 +18,9 @@ from .measure import facts_of_texts, figures_of_steps
 from .rounding import rounded_layers
 from .teacher import Teacher, gpu, model
 
-ON_GPU = Plan(
-    Rates(muon=0.01, adam=1e-3, warmup=0.02, flat_until=0.25, last=0.0, projections=0.0025), 12288, rounded_from=0.7
-)
+ON_GPU = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.02, flat_until=0.25, projections=0.0025), 12288, rounded_from=0.7)
 """For drafts with layers."""
-ON_TOP = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0, projections=0.02), 12288, 0.7)
+ON_TOP = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.02, flat_until=0.3, projections=0.02), 12288, 0.7)
 """For heads and blocks on a GPU: their projections start at zero."""
 MEASURED_EVERY = 300.0
 """Seconds between two measurements, each with weights saved."""
