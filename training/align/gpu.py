@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,12 +148,11 @@ class Writer:
             rows.ids.fill_(token)
             self._step(rows, place)
         rows.ids.fill_(self.turns.before[-1])
-        return rows, torch.stack(list(self._sampled_prompts(rows, first)), 1)
-
-    def _sampled_prompts(self, rows: _Rows, first: int) -> Iterator[Tensor]:
+        written = []
         for place in range(LONGEST_PROMPT):
             rows.ids = drawn_from_nucleus(self._step(rows, first + place).float().softmax(-1), self.generator)
-            yield rows.ids
+            written.append(rows.ids)
+        return rows, torch.stack(written, 1)
 
     def _answers(self, rows: _Rows, kept: Tensor, lengths: Tensor, choice: Tensor) -> Tensor:
         """Answers (kept, n) to the prompts in the ``kept`` rows, whose ids with the end of the turn are ``lengths``
