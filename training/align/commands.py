@@ -33,7 +33,7 @@ def suite() -> None:
 
 @app.command()
 def draft(
-    name: str = typer.Argument("", help="Name of the draft. Default: the pair's default draft."),
+    name: str = typer.Argument("", help="Name of the draft. Default: three-layers."),
     minutes: float = MINUTES,
     further: bool = typer.Option(False, "--further", help="Start from the shipped draft, for more texts."),
 ) -> None:
@@ -66,7 +66,7 @@ def together(names: list[str] = NAMES, minutes: float = LENGTH, tokens: int | No
 
 @app.command()
 def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Training tokens of each draft.")) -> None:
-    """Distil all drafts but the default and the one that it grows from, each on the same tokens."""
+    """Distil all drafts except three-layers and two-layers, from which it grows, each on the same tokens."""
     from .distil import distil
     from .recipes import LADDER
 
@@ -92,8 +92,8 @@ def install() -> None:
 
 @app.command(name="all")
 def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
-    """All steps: texts, suite, the default draft for the given minutes (a third of them for the draft that it grows
-    from), and the other drafts and the losses with a third of its training tokens each.
+    """All steps: texts, suite, three-layers for the given minutes (a third of them for two-layers, from which it
+    grows), and the other drafts and the losses with a third of its training tokens each.
     """
     from .distil import tokens_seen
     from .recipes import DEFAULT, RECIPES
