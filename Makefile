@@ -47,7 +47,7 @@ lint: .venv/.dev
 	$(BIN)/mypy
 
 refresh: .venv/.run
-	$(BIN)/python -m decoding fit --pair smollm2-135m
+	$(BIN)/python -m decoding fit --pair smollm2-135m --draft three-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature --train 240 --validation 80
 	$(BIN)/python -m decoding fit --pair codepair-15M

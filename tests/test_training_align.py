@@ -17,12 +17,10 @@ from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop
 from training.__main__ import app
-from training.align import commands, distil, feature_run, install, recipes, rows, stream
+from training.align import commands, compare, distil, feature_run, install, recipes, rows, stream, together
 from training.align import teacher as teachers
 from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
-from training.align.distil import LossRow
 from training.align.draft_folder import write_head_ids
-from training.align.measure import Interval
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
 from training.align.rows import RowDecoder
@@ -53,9 +51,10 @@ def chat(tmp_path_factory) -> ChatModel:
 
 @pytest.fixture(scope="module")
 def written(chat, tmp_path_factory) -> Path:
-    """A folder with a few hundred short texts, in several files."""
+    """A folder with a few hundred short texts and the states after both layers, in several files."""
     folder = tmp_path_factory.mktemp("texts")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teachers, "STATE_LAYERS", (1, 2))
         patch.setattr(stream, "LONGEST_ANSWER", ANSWER)
         patch.setattr(stream, "SHARES", (0.4, 0.1, 0.1, 0.4))
         teachers.write_enough(chat, folder, 9000, rows=32, shard=100)
@@ -185,12 +184,11 @@ def test_batches_hold_each_text_once_and_ask_for_its_next_token(written, chat):
 
 def test_batches_are_numbered_over_epochs_of_equal_length(written, chat):
     texts = Texts(read_texts(written, "train"), turns_of(chat.tokenizer()).before, torch.arange(20), 300)
-    read = []
-    epochs = Epochs(lambda: read.append(1) or texts, 512)
+    epochs = Epochs(texts, 512)
     count = len(texts.batches(512, 0))
     first = [epochs.batch(number).ids for number in range(count)]
     second = epochs.batch(count).ids
-    assert torch.equal(second, texts.batch(texts.batches(512, 1)[0]).ids) and len(read) == 2
+    assert torch.equal(second, texts.batch(texts.batches(512, 1)[0]).ids)
     assert torch.equal(epochs.batch(count - 1).ids, first[-1])
 
 
@@ -206,7 +204,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
     places = {"PAIR": pair, "TEXTS": written, "DRAFTS": tmp_path / "drafts", "model": lambda: chat}
-    for module, name in product((commands, teachers, distil, install, feature_run), places):
+    for module, name in product((commands, compare, teachers, distil, install, feature_run, together), places):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, places[name])
     monkeypatch.setattr(commands, "SUITE_FILE", tmp_path / "chat.jsonl")
@@ -218,8 +216,8 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     for name, recipe in tiny.items():
         monkeypatch.setitem(recipes.RECIPES, name, recipe)
     monkeypatch.setattr(recipes, "LADDER", ("one-layer",))
-    for plan in ("NEW", "GROWN", "COMPARED", "FINISHED"):
-        monkeypatch.setattr(distil, plan, replace(getattr(distil, plan), batch_tokens=1024))
+    for module, plan in ((distil, "NEW"), (distil, "GROWN"), (distil, "FINISHED"), (compare, "PLAN")):
+        monkeypatch.setattr(module, plan, replace(getattr(module, plan), batch_tokens=1024))
     return pair
 
 
@@ -259,8 +257,8 @@ def test_rounded_layers_learn_what_they_are_rounded_from(start):
 
 def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(start):
     with pytest.raises(UserError, match="align draft two-layers"):
-        distil.distil("three-layers", "kl", tokens=1)
-    distil.distil("two-layers", "kl", tokens=3000)
+        distil.distil("three-layers", tokens=1)
+    distil.distil("two-layers", tokens=3000)
     shallow = start(recipes.RECIPES["two-layers"], "kl", distil.DRAFTS / "two-layers")
     deep = start(recipes.RECIPES["three-layers"])
     assert len(deep.draft.model.layers) == 3
@@ -273,13 +271,13 @@ def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(start):
 
 def test_a_shipped_draft_learns_further_with_its_head(tiny_places, chat, written):
     with pytest.raises(UserError, match="no shipped draft 'two-layers'"):
-        distil.distil("two-layers", "kl", tokens=3000, further=True)
-    distil.distil("two-layers", "kl", tokens=3000)
+        distil.distil("two-layers", tokens=3000, further=True)
+    distil.distil("two-layers", tokens=3000)
     shipped = tiny_places / "drafts" / "two-layers"
     shutil.copytree(distil.DRAFTS / "two-layers", shipped)
     head = torch.arange(5, 30)
     write_head_ids(shipped, head)
-    distil.distil("two-layers", "kl", tokens=6000, further=True)
+    distil.distil("two-layers", tokens=6000, further=True)
     assert read_head_ids(distil.DRAFTS / "two-layers").tolist() == head.tolist()
     old, new = own_weights(shipped), own_weights(distil.DRAFTS / "two-layers")
     assert any(not torch.equal(old[name], new[name]) for name in old)
@@ -316,21 +314,16 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
     assert "tvd++-sampled" in card and f"{facts['drafts']['one-layer']['match']['rate']:.3f}" in card
 
 
-def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, chat, tmp_path, monkeypatch):
+def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, monkeypatch):
     monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
-    monkeypatch.setattr(stream, "LONGEST_ANSWER", ANSWER)
-    teachers.write_enough(chat, folder := tmp_path / "with_states", 4000, rows=32, shard=100)
-    for module in (feature_run, install):
-        monkeypatch.setattr(module, "TEXTS", folder)
     plan = replace(feature_run.YOUNG, batch_tokens=1024)
-    own = {"feature": ((1, 2), (0,), {}), "heads": ((2,), (), {"heads": 3}), feature_run.TEXT_ONLY: ((), (0,), {})}
-    for name, (layers, kept, more) in own.items():
-        monkeypatch.setitem(
-            feature_run.RECIPES, name, feature_run.FeatureRecipe(layers, "one-layer", kept, plan, **more)
-        )
-    in_one_pass = feature_run.FeatureRecipe((1, 2), "feature", (0,), plan, block=4)
+    own = {"feature": ((1, 2), 0), "heads": ((2,), 3), feature_run.TEXT_ONLY: ((), 0)}
+    for name, (layers, heads) in own.items():
+        recipe = feature_run.FeatureRecipe(layers, "one-layer", plan, heads)
+        monkeypatch.setitem(feature_run.RECIPES, name, recipe)
+    in_one_pass = feature_run.FeatureRecipe((1, 2), "feature", plan, block=4)
     monkeypatch.setitem(feature_run.RECIPES, "block", in_one_pass)
-    distil.distil("one-layer", "kl", tokens=3000)
+    distil.distil("one-layer", tokens=3000)
     for folder in (tiny_places / "drafts" / "one-layer", tiny_places / "drafts" / "captions"):
         shutil.copytree(distil.DRAFTS / "one-layer", folder)
     shutil.rmtree(distil.DRAFTS / "one-layer")
@@ -370,19 +363,3 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
 def test_install_without_a_default_draft_says_what_to_do(tiny_places):
     with pytest.raises(UserError, match="align draft"):
         align("install")
-
-
-def test_rows_of_losses_are_added_to_those_of_the_same_run(tiny_places):
-    def row(loss, rate):
-        one = Interval(rate, rate, rate)
-        return LossRow(loss, 100, one, one, one, one)
-
-    def kept():
-        return [row["loss"] for row in json.loads((tiny_places / install.LOSSES_FILE).read_text())]
-
-    tiny_places.mkdir(parents=True)
-    install.write_losses([row("kl", 0.5), row("sharp", 0.6)])
-    install.write_losses([row("kl", 0.5), row("tvd", 0.4)])
-    assert kept() == ["kl", "tvd", "sharp"]
-    install.write_losses([row("kl", 0.7), row("tvd", 0.4)])
-    assert kept() == ["kl", "tvd"]

@@ -25,7 +25,7 @@ def at_once(chat, tmp_path_factory):  # noqa: F811
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu, "LONGEST_ANSWER", ANSWER)
         patch.setattr(gpu, "SHARES", (0.4, 0.1, 0.1, 0.4))
-        teachers.write_on_gpu(chat, folder, 3000, CPU, rows=64)
+        teachers.write_enough(chat, folder, 3000, CPU, rows=64)
     return folder
 
 
@@ -49,17 +49,14 @@ def test_texts_written_at_once_are_good_prompts_and_their_answers(chat, at_once)
 
 def test_writing_at_once_goes_on_where_it_stopped(chat, at_once):  # noqa: F811
     before = sum(len(text.ids) for text in all_texts(at_once))
-    assert teachers.write_on_gpu(chat, at_once, before, CPU) == before
+    assert teachers.write_enough(chat, at_once, before, CPU) == before
 
 
-def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, tmp_path, monkeypatch):  # noqa: F811
+def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, written, monkeypatch):  # noqa: F811
     monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
-    teachers.write_enough(chat, tmp_path, 2000, rows=16, shard=100)
-    kept, anew = Teacher(chat, tmp_path), Teacher(chat, tmp_path, CPU)
+    kept, anew = Teacher(chat, written), Teacher(chat, written, CPU)
     head = torch.arange(8, 32)
-    one, other = (
-        each.texts(each.with_states("train"), head, with_states=True).batch(range(5)) for each in (kept, anew)
-    )
+    one, other = (each.texts(each.splits["train"], head, with_states=True).batch(range(5)) for each in (kept, anew))
     assert torch.equal(one.ids, other.ids) and torch.equal(one.places, other.places)
     assert torch.equal(one.known.weight, other.known.weight)
     assert one.states is not None and other.states is not None
@@ -73,15 +70,13 @@ def shipped(tiny_places, monkeypatch):  # noqa: F811
     """A shipped draft of text, from which drafts that read states start, in a house with a GPU."""
     monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
     monkeypatch.setattr(together, "gpu", lambda: CPU)
-    for name in ("DRAFTS", "TEXTS", "model"):
-        monkeypatch.setattr(together, name, getattr(feature_run, name))
-    for plan in ("PLAN", "ON_TOP"):
+    for plan in ("ON_GPU", "ON_TOP"):
         monkeypatch.setattr(together, plan, replace(getattr(together, plan), batch_tokens=1024))
-    own = {"feature": ((1, 2), (0,), {}), "heads": ((2,), (), {"heads": 3}), feature_run.TEXT_ONLY: ((), (0,), {})}
-    for name, (layers, kept, more) in own.items():
-        recipe = feature_run.FeatureRecipe(layers, "one-layer", kept, **more)
+    own = {"feature": ((1, 2), 0), "heads": ((2,), 3), feature_run.TEXT_ONLY: ((), 0)}
+    for name, (layers, heads) in own.items():
+        recipe = feature_run.FeatureRecipe(layers, "one-layer", heads=heads)
         monkeypatch.setitem(feature_run.RECIPES, name, recipe)
-    distil.distil("one-layer", "kl", tokens=3000)
+    distil.distil("one-layer", tokens=3000)
     (tiny_places / "drafts").mkdir(parents=True)
     return (distil.DRAFTS / "one-layer").rename(tiny_places / "drafts" / "one-layer")
 

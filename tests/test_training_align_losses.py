@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from decoding.errors import UserError
 from training.align.losses import LOSSES, OF_THE_BATCH, Known, draft_q, forward_kl, loss_over_head, total_variation
-from training.align.measure import difference, from_any_start, rates_of, tokens_per_pass
+from training.align.measure import difference, from_any_start, passes_of, rates_of
 
 TOP, HEAD, N = 8, 24, 12
 
@@ -83,23 +83,22 @@ def test_the_loss_in_parts_is_the_loss_of_the_whole(name):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.integers(1, 8))
 def test_a_pass_brings_at_least_one_token_and_at_most_sl_and_one(hits, speculation_length):
-    brought = tokens_per_pass(from_any_start(np.array(hits), speculation_length))
-    assert 1 <= brought <= speculation_length + 1
+    passes = passes_of(from_any_start(np.array(hits), speculation_length))
+    assert 1 <= len(hits) / passes <= speculation_length + 1
 
 
-def test_tokens_per_pass_by_hand():
+def test_passes_by_hand():
     yes, no = True, False
-    assert tokens_per_pass(from_any_start(np.array([yes, yes, yes, no, no, yes]), 3)) == 6 / 3  # 3 guesses; then none
-    assert tokens_per_pass(from_any_start(np.array([no, no]), 3)) == 1
+    assert passes_of(from_any_start(np.array([yes, yes, yes, no, no, yes]), 3)) == 3  # 3 guesses; then none
+    assert passes_of(from_any_start(np.array([no, no]), 3)) == 2
 
 
 def test_intervals_hold_their_rate_and_pairs_share_their_draws():
     random = np.random.default_rng(0)
     rows = [random.random(50) < rate for rate in random.random(40)]
     found = rates_of(rows)
-    assert found.low < found.rate < found.high
-    assert found.high - found.low > 0.1  # texts differ: tokens alone would give 0.04
-    same = difference(rows, rows)
-    assert (same.rate, same.low, same.high) == (0, 0, 0)
+    assert found["low"] < found["rate"] < found["high"]
+    assert found["high"] - found["low"] > 0.1  # texts differ: tokens alone would give 0.04
+    assert difference(rows, rows) == {"rate": 0, "low": 0, "high": 0}
     with pytest.raises(UserError, match="too few held-out texts"):
         rates_of([])

@@ -110,7 +110,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates of Muon and AdamW over the run's time: warm-up, flat, then linear to ``last``.
+    """Learning rates of Muon and AdamW over the run's time: warm-up, flat, then linear to zero.
 
     ``projections``: the rate of the matrices outside the layers, by default that of those within.
     """
@@ -119,7 +119,6 @@ class Rates:
     adam: float = 3e-3
     warmup: float = 0.01
     flat_until: float = 0.5
-    last: float = 0.02
     projections: float | None = None
     clip: float | None = None
 
@@ -140,7 +139,7 @@ class Rates:
             return max(share / self.warmup, 0.05)
         if share < self.flat_until:
             return 1.0
-        return self.last + (1.0 - self.last) * max(0.0, (1.0 - share) / (1.0 - self.flat_until))
+        return max(0.0, (1.0 - share) / (1.0 - self.flat_until))
 
 
 def append_to_log(name: str, row: Mapping[str, float | str]) -> None:
@@ -153,19 +152,13 @@ def append_to_log(name: str, row: Mapping[str, float | str]) -> None:
 
 
 def last_of_log(name: str) -> dict:
-    """The final figures of a run's log: steps, minutes, tokens, and the last figure on held-back text."""
+    """The final figures of a run's log: steps, minutes, tokens, and on what it was trained, if the log says so."""
     path = LOGS / f"{name}.jsonl"
     if not path.is_file():
         return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    measured = [row["held_out"] for row in rows if "held_out" in row]
-    return {
-        "steps": rows[-1]["step"],
-        "minutes": round(rows[-1]["elapsed"] / 60, 1),
-        "tokens": rows[-1]["tokens"],
-        **{key: rows[-1][key] for key in ("written", "device") if key in rows[-1]},
-        "kept_back": measured[-1] if measured else None,
-    }
+    last = json.loads(path.read_text().splitlines()[-1])
+    about = {key: last[key] for key in ("written", "device") if key in last}
+    return {"steps": last["step"], "minutes": round(last["elapsed"] / 60, 1), "tokens": last["tokens"]} | about
 
 
 def checkpoint_file(folder: Path, name: str) -> Path:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from math import inf
-from pathlib import Path
-
 import typer
 
-from decoding.errors import UserError
-from training.paths import DRAFTS, SUITE_FILE, TEXTS
+from training.paths import SUITE_FILE, TEXTS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
-ONLY = typer.Option(None, help="A loss to compare with forward KL; may be repeated. Default: all losses.")
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same draft included.")
 NAMES = typer.Argument(..., help="Names of drafts, as `feature` trains them.")
 LENGTH = typer.Option(0.0, help="Training time in minutes; or --tokens.")
 INSTEAD = typer.Option(None, min=1, help="Training tokens, in place of a time.")
-EARLIER = typer.Option(None, help="Folder of an earlier one, whose projections it starts from.")
 
 
 @app.command()
 def texts(tokens: int = TOKENS) -> None:
     """Let the target write prompts and their answers; on a GPU, if there is one, without its states."""
-    from .teacher import gpu_if_any, model, write_enough, write_on_gpu
+    from .teacher import gpu_if_any, model, write_enough
 
-    device = gpu_if_any()
-    written = write_on_gpu(model(), TEXTS, tokens, device) if device else write_enough(model(), TEXTS, tokens)
-    typer.echo(f"{written:,} tokens.")
+    typer.echo(f"{write_enough(model(), TEXTS, tokens, gpu_if_any()):,} tokens.")
 
 
 @app.command()
@@ -41,16 +33,15 @@ def suite() -> None:
 
 @app.command()
 def draft(
-    name: str = typer.Argument("", help="Name of the draft. Default: the pair's default draft."),
+    name: str = typer.Argument("", help="Name of the draft. Default: three-layers."),
     minutes: float = MINUTES,
-    loss: str = typer.Option("sharp", help="kl, tvd, tvd++-sampled, tvd++-exact, lk-hybrid or sharp."),
     further: bool = typer.Option(False, "--further", help="Start from the shipped draft, for more texts."),
 ) -> None:
     """Distil one draft, or resume its training."""
     from .distil import distil
     from .recipes import DEFAULT
 
-    typer.echo(distil(name or DEFAULT, loss, minutes=minutes, further=further))
+    typer.echo(distil(name or DEFAULT, minutes, further=further))
 
 
 @app.command()
@@ -58,60 +49,37 @@ def feature(
     name: str = typer.Argument("feature", help="Name of the draft."),
     minutes: float = LENGTH,
     tokens: int | None = INSTEAD,
-    projections: Path | None = EARLIER,
 ) -> None:
     """Train a draft that also reads the target's hidden states, from a shipped draft that reads the text alone."""
-    from .feature_run import train
+    from .together import train
 
-    typer.echo(f"{name}: {train(name, _length(minutes, tokens), tokens, projections)}")
-
-
-def _length(minutes: float, tokens: int | None) -> float:
-    """The minutes of a run that ends by time or by tokens. Raises UserError if it has no end."""
-    if not (minutes or tokens):
-        raise UserError("Say how long to train: give --minutes or --tokens.")
-    return minutes or inf
+    train([name], minutes, tokens)
 
 
 @app.command()
-def together(
-    names: list[str] = NAMES,
-    minutes: float = LENGTH,
-    tokens: int | None = INSTEAD,
-) -> None:
+def together(names: list[str] = NAMES, minutes: float = LENGTH, tokens: int | None = INSTEAD) -> None:
     """Train several drafts on the same batches. Needs a GPU: the target reads each batch anew."""
-    from .together import train_together
+    from .together import train
 
-    train_together(names, _length(minutes, tokens), tokens)
+    train(names, minutes, tokens, on_gpu=True)
 
 
 @app.command()
 def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Training tokens of each draft.")) -> None:
-    """Distil all drafts but the default and the one that it grows from, each on the same tokens."""
+    """Distil all drafts except three-layers and two-layers, from which it grows, each on the same tokens."""
     from .distil import distil
     from .recipes import LADDER
 
     for name in LADDER:
-        typer.echo(f"{name}: {distil(name, 'sharp', tokens=tokens)}")
+        typer.echo(f"{name}: {distil(name, tokens=tokens)}")
 
 
 @app.command()
-def losses(
-    tokens: int = typer.Option(500_000, min=1, help="Training tokens for each loss."),
-    only: list[str] = ONLY,
-) -> None:
+def losses(tokens: int = typer.Option(500_000, min=1, help="Training tokens for each loss.")) -> None:
     """Compare the losses: train one draft further with each of them, on the same tokens."""
-    from .distil import compare_losses
-    from .install import write_losses
-    from .losses import LOSSES
-    from .recipes import COMPARED, RECIPES
-    from .teacher import Teacher, model
+    from .compare import compare_losses
 
-    start, rows = DRAFTS / COMPARED if (DRAFTS / COMPARED).is_dir() else None, []
-    for row in compare_losses(RECIPES[COMPARED], start, Teacher(model(), TEXTS), tokens, only or tuple(LOSSES)):
-        typer.echo(f"{row.loss}: match {row.match}, accepted {row.accepted}")
-        rows.append(row)
-        write_losses(rows)
+    compare_losses(tokens, typer.echo)
 
 
 @app.command()
@@ -124,16 +92,16 @@ def install() -> None:
 
 @app.command(name="all")
 def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
-    """All steps: texts, suite, the default draft for the given minutes (a third of them for the draft that it grows
-    from), and the other drafts and the losses with a third of its training tokens each.
+    """All steps: texts, suite, three-layers for the given minutes (a third of them for two-layers, from which it
+    grows), and the other drafts and the losses with a third of its training tokens each.
     """
     from .distil import tokens_seen
     from .recipes import DEFAULT, RECIPES
 
     texts(tokens)
     suite()
-    draft(RECIPES[DEFAULT].grown_from, minutes / 3, "sharp", False)
-    draft(DEFAULT, minutes * 2 / 3, "sharp", False)
+    draft(RECIPES[DEFAULT].grown_from, minutes / 3, False)
+    draft(DEFAULT, minutes * 2 / 3, False)
     ladder(tokens_seen(DEFAULT) // 3)
-    losses(tokens_seen(DEFAULT) // 3, [])
+    losses(tokens_seen(DEFAULT) // 3)
     install()

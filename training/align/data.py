@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +40,9 @@ def shard_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("texts-*.safetensors"))
 
 
-def load_texts(file: Path, with_states: bool = False) -> Iterator[Text]:
-    """The texts of a file; ``with_states``: with the hidden states, where they were kept, which stay in the file."""
-    states = _mapped_states(file) if with_states else None
+def _texts_in(file: Path) -> Iterator[Text]:
+    """The texts of a file. Their hidden states, where they were kept, stay in the file."""
+    states = _mapped_states(file)
     with safe_open(file, "np") as shard:
         prompts = json.loads(shard.metadata()["prompts"])
         ids, top_ids, top_logp = (shard.get_tensor(name) for name in ("ids", "top_ids", "top_logp"))
@@ -68,16 +67,16 @@ def _mapped_states(file: Path) -> np.ndarray | None:
 def all_texts(folder: Path) -> Iterator[Text]:
     """All texts in a folder, in the order in which they were written."""
     for file in shard_files(folder):
-        yield from load_texts(file)
+        yield from _texts_in(file)
 
 
 PROMPT_WEIGHT = 0.25
 """Weight of a position in a prompt, relative to one in an answer: a draft guesses only answers."""
 
 
-def read_texts(folder: Path, split: str, with_states: bool = False) -> list[Text]:
+def read_texts(folder: Path, split: str) -> list[Text]:
     """All texts of a split, in the order in which they were written."""
-    return [text for file in shard_files(folder) for text in load_texts(file, with_states) if text.split == split]
+    return [text for text in all_texts(folder) if text.split == split]
 
 
 def frequent_ids(texts: Sequence[Text], count: int) -> Tensor:
@@ -85,22 +84,12 @@ def frequent_ids(texts: Sequence[Text], count: int) -> Tensor:
 
     An id counts once for each answer token, plus the target's probability of it at each answer position.
     """
-    frequencies = Counter[int]()
+    weights = np.zeros(np.iinfo(np.uint16).max + 1)
     for text in texts:
-        frequencies.update(text.ids[text.answer :].tolist())
-    probable: dict[int, float] = defaultdict(float)
-    for text in texts:
-        ids, weights = text.top_ids[text.answer :].flatten(), np.exp(text.top_logp[text.answer :].astype(np.float32))
-        for token, weight in zip(*_summed(ids, weights.flatten())):
-            probable[int(token)] += float(weight)
-    best = sorted(probable, key=lambda token: (-frequencies[token] - probable[token], token))[:count]
-    return torch.tensor(sorted(best))
-
-
-def _summed(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    sums = np.bincount(ids, weights)
-    there = sums.nonzero()[0]
-    return there, sums[there]
+        np.add.at(weights, text.ids[text.answer :], 1.0)
+        np.add.at(weights, text.top_ids[text.answer :], np.exp(text.top_logp[text.answer :].astype(np.float32)))
+    best = np.argsort(-weights, kind="stable")[:count]
+    return torch.from_numpy(np.sort(best[weights[best] > 0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,18 +191,15 @@ class Texts:
 class Epochs:
     """The batches of a training by their numbers, counted over all epochs, so that a run that was killed goes on with
     the batch after its last one. Each epoch shuffles anew, and has as many batches as the first.
-
-    ``read``: gives the texts, and is asked again for each epoch: the target may have written more.
     """
 
-    def __init__(self, read: Callable[[], Texts], tokens: int) -> None:
-        self._read, self._tokens = read, tokens
+    def __init__(self, texts: Texts, tokens: int) -> None:
+        self.texts, self._tokens = texts, tokens
         self._begin(0)
         self._count = len(self._order)
 
     def _begin(self, epoch: int) -> None:
-        self._epoch, self.texts = epoch, self._read()
-        self._order = self.texts.batches(self._tokens, epoch)
+        self._epoch, self._order = epoch, self.texts.batches(self._tokens, epoch)
 
     def batch(self, number: int) -> Batch:
         epoch, place = divmod(number, self._count)

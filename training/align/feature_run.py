@@ -1,10 +1,9 @@
-"""Trains drafts that read the target's hidden states, from drafts that read the text alone."""
+"""Drafts that read the target's hidden states: their recipes, their training's loss, and their figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,52 +13,46 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoding.engines.projections import read_projections
 from decoding.engines.slim import own_weights, read_head_ids
-from decoding.errors import UserError
-from training.loop import Rates, TimedRun, last_of_log
+from training.loop import Rates, last_of_log
 from training.paths import DRAFTS, PAIR, TEXTS
 
 from .data import Batch, Epochs, Texts
 from .distil import WATCHED, Plan
 from .draft_folder import save_slim, write_projections
 from .feature import BlockDraft, FeatureDraft, HeadsDraft
-from .losses import LOSSES, ROWS, loss_over_head
+from .losses import ROWS, loss_over_head, sharp
 from .measure import SL, difference, figures_of_steps, rates_of
 from .rounding import rounded_layers
 from .stream import Text
 from .teacher import Teacher, model
 
-UNROLLED = (1, 2)
+UNROLLED, UNROLLED_ON_GPU = (1, 2), (3, 4)
 """Guesses of an iteration that are unrolled in training, batch after batch in turns."""
 FADING = 0.8
 """Weight of a guess relative to the one before it (EAGLE-3's code)."""
-TRAINED = Plan(
-    Rates(muon=0.0003, adam=3e-5, warmup=0.03, flat_until=0.2, last=0.0, projections=0.0006), 3072, rounded_from=0.5
-)
+TRAINED = Plan(Rates(muon=0.0003, adam=3e-5, warmup=0.03, flat_until=0.2, projections=0.0006), 3072, rounded_from=0.5)
 """For a trunk that is trained already: at three times this rate, its noise hides what the projections gain."""
-YOUNG = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.0, projections=0.0025), 2048, 0.7)
+YOUNG = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, projections=0.0025), 2048, 0.7)
 """For a trunk that has learned little so far. Projections that learn as fast as it does outgrow the embeddings."""
-FROM_ZERO = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.01, flat_until=0.3, last=0.0, projections=0.02), 2048, 0.7)
+FROM_ZERO = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.01, flat_until=0.3, projections=0.02), 2048, 0.7)
 """For heads that start at zero, with guesses that are all wrong."""
 GPU_ROWS = 4096
 """As losses.ROWS, on a GPU."""
 WATCHED_ON_GPU = 800
-MEASURED_EVERY = 300.0
-"""Seconds between two measurements, each with weights saved."""
 STANDARDISED_BY = 64
 """Texts whose states set the constants that standardise states."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureRecipe:
-    """A draft that reads the target's states after each of ``layers``; it starts from the ``kept`` layers of the
-    shipped draft ``start``. Without ``layers`` it is what the others are compared with: it reads the text alone.
-    ``heads``: so many parallel heads in place of any layer; of ``start`` they have the tokens that it may propose.
-    ``block``: so many guesses in one pass; it starts from the projections of ``start``, too.
+    """A draft that reads the target's states after each of ``layers``; it starts from the layers of the shipped draft
+    ``start``. Without ``layers`` it is what the others are compared with: it reads the text alone. ``heads``: so many
+    parallel heads in place of any layer; of ``start`` they have the tokens that it may propose. ``block``: so many
+    guesses in one pass; it starts from the projections of ``start``, too.
     """
 
     layers: tuple[int, ...]
     start: str
-    kept: tuple[int, ...]
     plan: Plan = TRAINED
     heads: int = 0
     block: int = 0
@@ -79,15 +72,15 @@ DEPTHS = (2, 15, 27)
 TEXT_ONLY = "one-layer"
 """What the others are compared with: it starts from itself, and reads the text alone."""
 RECIPES = {
-    "feature": FeatureRecipe(DEPTHS, "one-layer", (0,), YOUNG),
-    "feature-last": FeatureRecipe((30,), "one-layer", (0,), YOUNG),
-    "heads": FeatureRecipe((30,), "one-layer", (), FROM_ZERO, heads=4),
-    "block": FeatureRecipe(DEPTHS, "feature", (0,), FROM_ZERO, block=4),
-    TEXT_ONLY: FeatureRecipe((), "one-layer", (0,), YOUNG),
-    "two-layers": FeatureRecipe((), "two-layers", (0, 1)),
-    "three-layers": FeatureRecipe((), "three-layers", (0, 1, 2)),
-    "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
-    "feature-three": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
+    "feature": FeatureRecipe(DEPTHS, "one-layer", YOUNG),
+    "feature-last": FeatureRecipe((30,), "one-layer", YOUNG),
+    "heads": FeatureRecipe((30,), "one-layer", FROM_ZERO, heads=4),
+    "block": FeatureRecipe(DEPTHS, "feature", FROM_ZERO, block=4),
+    TEXT_ONLY: FeatureRecipe((), "one-layer", YOUNG),
+    "two-layers": FeatureRecipe((), "two-layers"),
+    "three-layers": FeatureRecipe((), "three-layers"),
+    "feature-two": FeatureRecipe(DEPTHS, "two-layers"),
+    "feature-three": FeatureRecipe(DEPTHS, "three-layers"),
 }
 
 
@@ -96,21 +89,14 @@ def log_of(name: str) -> str:
     return f"align-{name}-reading"
 
 
-def start_trunk(folder: Path, kept: Sequence[int], embedding: Tensor) -> LlamaForCausalLM:
-    """The layers ``kept`` of a slim draft, in float32, with the target's frozen embeddings."""
+def start_trunk(folder: Path, embedding: Tensor, bare: bool) -> LlamaForCausalLM:
+    """A slim draft in float32 with the target's frozen embeddings; ``bare``: without its layers."""
     config = LlamaConfig.from_pretrained(folder)
-    config.num_hidden_layers, config.dtype = len(kept), "float32"
-    config._attn_implementation = "eager"
+    config._attn_implementation, config.dtype = "eager", "float32"
+    if bare:
+        config.num_hidden_layers = 0
     trunk = LlamaForCausalLM(config).float()
-    weights = {}
-    for name, weight in own_weights(folder).items():
-        parts = name.split(".")
-        if parts[:2] == ["model", "layers"]:
-            if int(parts[2]) not in kept:
-                continue
-            parts[2] = str(list(kept).index(int(parts[2])))
-        weights[".".join(parts)] = weight.float()
-    trunk.load_state_dict(weights, strict=False)
+    trunk.load_state_dict({name: weight.float() for name, weight in own_weights(folder).items()}, strict=False)
     with torch.no_grad():
         trunk.model.embed_tokens.weight.copy_(embedding.bfloat16())
     trunk.tie_weights()
@@ -119,29 +105,19 @@ def start_trunk(folder: Path, kept: Sequence[int], embedding: Tensor) -> LlamaFo
 
 
 class FeatureRun:
-    """The training of one draft that reads states."""
+    """One draft that reads states, with the texts that it learns from."""
 
-    def __init__(
-        self,
-        name: str,
-        recipe: FeatureRecipe,
-        teacher: Teacher,
-        loss: str = "sharp",
-        plan: Plan | None = None,
-        unrolled: Sequence[int] = UNROLLED,
-    ) -> None:
-        """``plan``: in place of the recipe's; ``unrolled``: guesses of an iteration, batch after batch in turns."""
+    def __init__(self, recipe: FeatureRecipe, teacher: Teacher, plan: Plan) -> None:
         start = PAIR / "drafts" / recipe.start
         head_ids = read_head_ids(start)
         assert head_ids is not None, "shipped drafts have reduced heads"
-        self.name, self.recipe, self.teacher, self.loss = name, recipe, teacher, loss
-        self.plan, self.unrolled = plan or recipe.plan, unrolled
+        self.recipe, self.teacher, self.batch_tokens = recipe, teacher, plan.batch_tokens
         self.head_ids = head_ids.to(teacher.device)
-        trunk = start_trunk(start, recipe.kept, teacher.target.model.embed_tokens.weight.detach())
+        trunk = start_trunk(start, teacher.target.model.embed_tokens.weight.detach(), bare=bool(recipe.heads))
         self.draft = recipe.draft(trunk).to(teacher.device)
         self.head = trunk.lm_head.weight.detach()[self.head_ids].bfloat16()
-        self.epochs = Epochs(lambda: self.texts(teacher.with_states("train")), self.plan.batch_tokens)
-        watched = [text for split in ("validation", "policies") for text in teacher.with_states(split)]
+        self.epochs = Epochs(self.texts(teacher.splits["train"]), self.batch_tokens)
+        watched = teacher.splits["validation"] + teacher.splits["policies"]
         self.watched = self.texts(watched[: WATCHED_ON_GPU if teacher.fresh else WATCHED // 2])
         if recipe.block:
             self.take_projections(start)
@@ -167,30 +143,20 @@ class FeatureRun:
             self.take_projections(folder)
 
     def take_projections(self, folder: Path) -> None:
-        """Starts from the projections of an earlier draft of this recipe."""
+        """Takes the projections in a draft's folder."""
         self.draft.take(read_projections(folder))
-
-    def train(self, minutes: float, save: Callable[[], None], tokens: int | None = None) -> None:
-        settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
-        self.timed = TimedRun(log_of(self.name), self.draft, 60 * minutes, settings, self.plan.rates, tokens)
-        self.timed.checkpoint_every = MEASURED_EVERY
-        torch.manual_seed(2)
-        self.timed.train(self._loss_to_train, self.plan.batch_tokens, self.watch, save)
-
-    def _loss_to_train(self, number: int) -> Tensor:
-        with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():
-            return self.loss_of(number)
 
     def loss_of(self, number: int) -> Tensor:
         """The loss of each guess of the unrolled iterations, where those before it hold, on batch ``number``."""
-        batch, guesses = self.epochs.batch(number), self.recipe.unrolled(number, self.unrolled)
+        batch = self.epochs.batch(number)
+        guesses = self.recipe.unrolled(number, UNROLLED_ON_GPU if self.teacher.fresh else UNROLLED)
         states, rows = self.teacher.select(batch.states, self.recipe.layers), ROWS if batch.ids.is_cpu else GPU_ROWS
         total, weight = torch.zeros((), device=batch.ids.device), 1.0
         reached = torch.ones_like(batch.places, dtype=torch.bool)
         for step, last in enumerate(self.draft.unroll(batch.ids, states, guesses)):
             hidden = last.flatten(0, 1)[batch.places].bfloat16()
             part = batch.known[reached]
-            total = total + weight * loss_over_head(hidden[reached], self.head, part, LOSSES[self.loss], rows)
+            total = total + weight * loss_over_head(hidden[reached], self.head, part, sharp, rows)
             weight *= FADING
             if step + 1 < guesses:
                 reached = self._next_reached(hidden, batch, reached)
@@ -217,7 +183,7 @@ class FeatureRun:
     def hits(self, texts: Texts, steps: int = SL) -> list[np.ndarray]:
         """For each greedy answer (steps, n), whether the guess of each step for each token holds."""
         found = []
-        for rows in texts.batches(self.plan.batch_tokens, 0):
+        for rows in texts.batches(self.batch_tokens, 0):
             rows = [row for row in rows if texts.texts[row].temperature == 0]
             if not rows:
                 continue
@@ -249,27 +215,6 @@ class FeatureRun:
             return
         write_projections(folder, self.draft.stored())
 
-    def watch(self) -> float:
-        found = figures_of_steps(self.rounded_hits(self.watched))
-        self.timed.log(**found)
-        print({key: round(value, 4) for key, value in found.items()}, self.timed.steps, self.timed.tokens, flush=True)
-        return found["first"]
-
-
-def train(name: str, minutes: float, tokens: int | None = None, projections: Path | None = None) -> str:
-    """Trains the named draft into ``build/align/drafts`` for ``minutes`` or on ``tokens``; returns a sentence on its
-    guesses. Raises UserError.
-
-    ``projections``: the folder of an earlier draft, whose projections it starts from.
-    """
-    if name not in RECIPES:
-        raise UserError(f"There is no draft {name!r} that reads states. There are: {', '.join(RECIPES)}.")
-    run = FeatureRun(name, RECIPES[name], Teacher(model(), TEXTS))
-    if projections is not None:
-        run.take_projections(projections)
-    run.train(minutes, lambda: run.save(DRAFTS / name), tokens)
-    return f"first guesses hold at {run.watch():.3f} on held-out texts"
-
 
 def measure_trained(names: Sequence[str]) -> dict[str, dict]:
     """Figures of each named draft, trained here, its matrices in four bits, on the answers of the validation split;
@@ -277,17 +222,17 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
     """
     teacher, hits, found = Teacher(model(), TEXTS), dict[str, list[np.ndarray]](), {}
     for name in names:
-        run = FeatureRun(name, RECIPES[name], teacher)
+        run = FeatureRun(RECIPES[name], teacher, RECIPES[name].plan)
         run.load(DRAFTS / name)
-        hits[name] = run.rounded_hits(run.texts(teacher.with_states("validation")))
+        hits[name] = run.rounded_hits(run.texts(teacher.splits["validation"]))
         recipe = RECIPES[name]
-        about = {"start": recipe.start if recipe.kept else "zero", "layers": list(recipe.layers)}
-        found[name] = about | figures_of_steps(hits[name]) | {"match": asdict(rates_of(_firsts(hits[name])))}
-        found[name] |= {key: value for key, value in last_of_log(log_of(name)).items() if key != "kept_back"}
+        about = {"start": "zero" if recipe.heads else recipe.start, "layers": list(recipe.layers)}
+        found[name] = about | figures_of_steps(hits[name]) | {"match": rates_of(_firsts(hits[name]))}
+        found[name] |= last_of_log(log_of(name))
     for name in hits.keys() - {TEXT_ONLY}:
         one, other = RECIPES[name], RECIPES[TEXT_ONLY]
         if TEXT_ONLY in hits and (one.start, one.plan) == (other.start, other.plan):
-            found[name]["over"] = asdict(difference(_firsts(hits[name]), _firsts(hits[TEXT_ONLY])))
+            found[name]["over"] = difference(_firsts(hits[name]), _firsts(hits[TEXT_ONLY]))
     return found
 
 

@@ -3,108 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 from .data import Batch, Texts
-from .rows import weights_of
+from .llama import Llama
+from .losses import draw
 from .stream import (
     LEAST,
     LONGEST_ANSWER,
     LONGEST_PROMPT,
-    NUCLEUS,
-    NUCLEUS_TOKENS,
     SHARES,
     TEMPERATURES,
     TOP,
     Text,
     Turns,
-    good_prompt,
+    drawn_from_nucleus,
     highest,
-    key_of,
+    new_prompt,
 )
 
-Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""``attend(layer, q, k, v)`` of tensors (..., heads, head_dim) gives (..., heads * head_dim)."""
 LOGIT_ROWS = 4096
 """Positions whose logits over the vocabulary are computed at a time."""
 STRIDE = 32
 """The cache is read up to a multiple of so many positions."""
 
 
-class Layer(NamedTuple):
-    """A layer's norms in float32, and its matrices in bfloat16 (``rows.weights_of``)."""
-
-    norm1: Tensor
-    norm2: Tensor
-    qkv: Tensor
-    out: Tensor
-    gate_up: Tensor
-    down: Tensor
-
-
-class GpuTarget:
-    """A Llama model as a function: products in bfloat16, the sum of the layers in float32, the head in float16, whose
-    logits are eight times as fine as those of bfloat16.
-    """
+class GpuTarget(Llama):
+    """The head is in float16, whose logits are eight times as fine as those of bfloat16."""
 
     def __init__(self, model: LlamaForCausalLM, length: int) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew, in 50 ms, for each shape of a batch
-        config = model.config
-        self.device, self.eps = model.device, config.rms_norm_eps
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads or config.num_attention_heads
-        self.head_dim = config.hidden_size // self.heads
-        places = torch.arange(length, device=self.device)[None]
-        cos, sin = model.model.rotary_emb(torch.zeros(1, device=self.device), places)
-        self.cos, self.sin = cos[0].float(), sin[0].float()
-        weight = model.lm_head.weight.detach()
-        self.embedding, self.head = weight.bfloat16(), weight.half()
-        self.norm = model.model.norm.weight.detach().float()
-        every = [weights_of(layer) for layer in model.model.layers]
-        self.layers = [
-            Layer(*(norm.float() for norm in norms), *(matrix.bfloat16() for matrix in matrices))
-            for norms, matrices in every
-        ]
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, self.eps).bfloat16()
-
-    @torch.no_grad()
-    def run(
-        self, ids: Tensor, positions: Tensor, attend: Attention, keep: Sequence[int] = ()
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The states (..., width), float32, that the head reads after ids (...) at positions (...), and the hidden
-        states after each of the ``keep`` layers.
-        """
-        cos, sin = self.cos[positions][..., None, :].bfloat16(), self.sin[positions][..., None, :].bfloat16()
-        x, kept, turning = F.embedding(ids, self.embedding).float(), [], self.heads + self.kv_heads
-        for index, layer in enumerate(self.layers):
-            mixed = F.linear(self._normed(x, layer.norm1), layer.qkv).unflatten(-1, (-1, self.head_dim))
-            left, right = mixed[..., :turning, :].chunk(2, -1)
-            turned = mixed[..., :turning, :] * cos + torch.cat((-right, left), -1) * sin
-            q, k, v = turned[..., : self.heads, :], turned[..., self.heads :, :], mixed[..., turning:, :]
-            x = x + F.linear(attend(index, q, k, v), layer.out)
-            gate, up = F.linear(self._normed(x, layer.norm2), layer.gate_up).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
-            if index + 1 in keep:
-                kept.append(x)
-        return F.rms_norm(x, self.norm.shape, self.norm, self.eps), kept
-
-    def logits(self, states: Tensor) -> Tensor:
-        """(n, vocabulary), float16, of states (n, width)."""
-        return F.linear(states.half(), self.head)
-
-    def read(self, ids: Tensor, keep: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """As :meth:`run`, for whole texts (texts, length)."""
-        positions = torch.arange(ids.shape[1], device=self.device).expand_as(ids)
-        return self.run(ids, positions, _attend_within, keep)
+        super().__init__(model, length, torch.bfloat16, torch.float16, rows=0)
 
     def top(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """The TOP most probable ids (n, TOP) after states (n, width), and their log-probabilities, float32."""
@@ -115,12 +50,6 @@ class GpuTarget:
             logp = best.float() - logits.float().logsumexp(-1, keepdim=True)
             found.append((ids, logp.clamp_min(math.log(LEAST))))
         return torch.cat([ids for ids, _ in found]), torch.cat([logp for _, logp in found])
-
-
-def _attend_within(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of texts (texts, length, heads, head_dim)."""
-    q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(-2)
 
 
 class Reader:
@@ -140,9 +69,7 @@ class Reader:
         chosen = [texts.texts[index] for index in indices]
         if [*map(id, chosen)] != [*map(id, self._last[0])]:
             ids, places, weight = (part.to(self.target.device) for part in texts.rows(chosen))
-            last, kept = self.target.read(ids, self.layers)
-            states = torch.stack(kept, 2).bfloat16()
-            before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+            last, before = self.target.read(ids, self.layers)
             self._last = chosen, (ids, places, weight, *self.target.top(last.flatten(0, 1)[places]), before)
         return self._last[1]
 
@@ -192,9 +119,7 @@ class Writer:
         for row, text in enumerate(written.tolist()):
             if self.turns.end in text:
                 text = text[: text.index(self.turns.end) + 1]
-                prompt = str(self.tokenizer.decode(text[:-1])).strip()
-                if good_prompt(prompt) and key_of(prompt) not in self.seen:
-                    self.seen.add(key_of(prompt))
+                if prompt := new_prompt(text[:-1], self.tokenizer, self.seen):
                     kept.append(row)
                     prompts.append(prompt)
                     ids.append(text)
@@ -223,20 +148,11 @@ class Writer:
             rows.ids.fill_(token)
             self._step(rows, place)
         rows.ids.fill_(self.turns.before[-1])
-        return rows, torch.stack(list(self._sampled_prompts(rows, first)), 1)
-
-    def _sampled_prompts(self, rows: _Rows, first: int) -> Iterator[Tensor]:
+        written = []
         for place in range(LONGEST_PROMPT):
-            probabilities = self._step(rows, first + place).float().softmax(-1)
-            weights, ids = highest(probabilities, min(NUCLEUS_TOKENS, probabilities.shape[-1]))
-            weights[weights.cumsum(-1) - weights > NUCLEUS] = 0
-            rows.ids = ids.gather(-1, self._drawn(weights.log())[:, None])[:, 0]
-            yield rows.ids
-
-    def _drawn(self, logits: Tensor) -> Tensor:
-        """One index per row (n,), drawn by softmax of logits (n, classes): the Gumbel-max trick."""
-        noise = torch.empty_like(logits).exponential_(generator=self.generator)
-        return (logits - noise.log()).argmax(-1)
+            rows.ids = drawn_from_nucleus(self._step(rows, first + place).float().softmax(-1), self.generator)
+            written.append(rows.ids)
+        return rows, torch.stack(written, 1)
 
     def _answers(self, rows: _Rows, kept: Tensor, lengths: Tensor, choice: Tensor) -> Tensor:
         """Answers (kept, n) to the prompts in the ``kept`` rows, whose ids with the end of the turn are ``lengths``
@@ -258,7 +174,7 @@ class Writer:
         for place in range(LONGEST_ANSWER):
             logits = self._step(rows, highest_place + place)
             rows.ids = logits.argmax(-1)
-            rows.ids[greedy:] = self._drawn(logits[greedy:].float() / heats)
+            rows.ids[greedy:] = draw((logits[greedy:].float() / heats).softmax(-1), self.generator)
             written.append(rows.ids)
             over |= rows.ids == self.turns.end
             if place % STRIDE == 0 and bool(over.all()):

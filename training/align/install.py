@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,15 +20,14 @@ from training.paths import DRAFTS, PAIR, READER, TEXTS
 
 from .card import READING, write_card
 from .data import read_texts
-from .distil import LossRow, facts_of, tokens_seen
+from .distil import facts_of, tokens_seen
 from .feature_run import RECIPES as FEATURE_RECIPES
 from .feature_run import TEXT_ONLY, log_of, measure_trained
-from .losses import LOSSES
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
 from .teacher import ChatModel, Teacher, model, turns_of
 
-LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
+FACTS_FILE = "alignment.json"
 
 
 def install(report: Callable[[str], None]) -> Path:
@@ -43,7 +41,8 @@ def install(report: Callable[[str], None]) -> Path:
         raise UserError("There is no default draft yet. Run `python -m training align draft --minutes 60` first.")
     facts = read_json(PAIR / FACTS_FILE)
     if DEFAULT in names:
-        facts |= _install_drafts(names, report)
+        facts["texts"] = facts_of_texts(TEXTS)
+        facts["drafts"] = facts.get("drafts", {}) | _install_drafts(names, report)
     if reading:
         further = TEXT_ONLY in reading and not _is_same(DRAFTS / TEXT_ONLY, PAIR / "drafts" / TEXT_ONLY)
         earlier = facts.get(READING, {}).get(TEXT_ONLY)
@@ -69,9 +68,9 @@ def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict
     write_ngrams(DRAFTS / DEFAULT, count_ngrams(chat_model, TEXTS))
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
-    write_json(PAIR / "pair.json", describe({name: f"drafts/{name}" for name in names}, _others()))
+    _describe({name: f"drafts/{name}" for name in names})
     figures = _measure(names, report)
-    return {"texts": facts_of_texts(TEXTS), "drafts": {name: figures[name] | facts_of(name) for name in names}}
+    return {name: figures[name] | facts_of(name) for name in names}
 
 
 def _measure(names: Sequence[str], report: Callable[[str], None]) -> dict[str, dict]:
@@ -85,13 +84,11 @@ def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dic
     """Copies drafts that read the target's states, and the one that they are compared with; returns their facts."""
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
-    entries = {name: _reading_entry(name) for name in names}
-    write_json(PAIR / "pair.json", describe(_entries(), entries))
+    _describe({name: _reading_entry(name) for name in names})
     figures = measure_trained(names)
     for name, row in figures.items():
         report(f"{name}: first guesses hold at {row['first']:.3f}")
-    written = facts_of_texts(TEXTS)["tokens"]
-    return {name: {"written": written} | row for name, row in figures.items()}
+    return figures
 
 
 def _reading_entry(name: str) -> dict | str:
@@ -120,42 +117,22 @@ def _is_same(source: Path, place: Path) -> bool:
     return place.is_dir() and fingerprint(source) == fingerprint(place)
 
 
-def _entries() -> dict[str, str | dict]:
-    """The drafts in the pair's description."""
-    return read_json(PAIR / "pair.json").get("drafts", {})
-
-
-def _others() -> dict[str, str | dict]:
-    """The drafts of the pair that are not made by the recipes of text, as its description has them."""
-    return {name: entry for name, entry in _entries().items() if not isinstance(entry, str)}
-
-
-def describe(drafts: Mapping[str, str | dict], others: Mapping[str, str | dict]) -> dict:
-    """The content of ``pair.json``."""
-    return {
+def _describe(drafts: Mapping[str, str | dict]) -> None:
+    """Writes ``pair.json`` with these drafts beside those that it has."""
+    before = read_json(PAIR / "pair.json")
+    content = {
         "name": PAIR.name,
         "title": "SmolLM2 135M: a chat model",
         "description": "SmolLM2-135M-Instruct, and drafts trained on its own answers.",
         "target": "target",
-        "drafts": {**drafts, **others},
-        "default_draft": read_json(PAIR / "pair.json").get("default_draft", DEFAULT),
+        "drafts": before.get("drafts", {}) | drafts,
+        "default_draft": before.get("default_draft", DEFAULT),
         "draft_weights": "int4",
         "pictures": READER.name,
         "chat": True,
         "about": "chats in English, often wrong",
     }
-
-
-def write_losses(rows: Sequence[LossRow]) -> None:
-    """Saves the comparison of losses next to the pair, for its card.
-
-    Earlier rows of other losses stay if they were compared with the same run of forward KL.
-    """
-    new = {row.loss: asdict(row) for row in rows}
-    path = PAIR / LOSSES_FILE
-    old = {row["loss"]: row for row in json.loads(path.read_text())} if path.is_file() else {}
-    found = (old if old.get("kl") == new.get("kl") else {}) | new
-    write_json(path, [found[loss] for loss in LOSSES if loss in found])
+    write_json(PAIR / "pair.json", content)
 
 
 def read_json(path: Path) -> dict:

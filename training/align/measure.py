@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from decoding.analysis.bootstrap import Bootstrap
+from decoding.analysis.bootstrap import Bootstrap, Interval
 from decoding.engines.instructions import multiplies_bfloat16
 from decoding.engines.slim import read_head_ids
 from decoding.errors import UserError
@@ -76,8 +76,8 @@ def head_logits(draft: LlamaForCausalLM, ids: Tensor, places: Tensor, head_ids: 
     return torch.nn.functional.linear(hidden_at(draft, ids, places), head).float()
 
 
-def tokens_per_pass(hits: np.ndarray) -> float:
-    """Tokens per target pass along one text, when each iteration makes a guess for each step of ``hits`` (steps, n):
+def passes_of(hits: np.ndarray) -> int:
+    """Passes of the target along one text, when each iteration makes a guess for each step of ``hits`` (steps, n):
     whether the guess of that step for each token holds.
     """
     place = passes = 0
@@ -88,7 +88,7 @@ def tokens_per_pass(hits: np.ndarray) -> float:
             run += 1
         place += run + 1
         passes += 1
-    return n / max(passes, 1)
+    return passes
 
 
 def from_any_start(hits: np.ndarray, steps: int = SL) -> np.ndarray:
@@ -96,35 +96,28 @@ def from_any_start(hits: np.ndarray, steps: int = SL) -> np.ndarray:
     return np.broadcast_to(hits, (steps, len(hits)))
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A rate and its 95% interval over texts."""
-
-    rate: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.rate:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-def rates_of(rows: Sequence[np.ndarray]) -> Interval:
-    """The mean over all positions of ``rows`` (one per text); the interval is a bootstrap over texts (Efron 1979)."""
+def rates_of(rows: Sequence[np.ndarray]) -> dict[str, float]:
+    """The mean over all positions of ``rows`` (one per text) as ``rate``, and ``low`` and ``high`` of its 95% interval
+    by a bootstrap over texts (Efron 1979).
+    """
     if not sum(map(len, rows)):
         raise UserError(
             "There are too few held-out texts to measure on. Run `python -m training align texts` with more `--tokens`."
         )
     hits, counts = _totals(rows)
-    return Interval(*Bootstrap(len(rows)).ratio(hits, counts))
+    return _as_rate(Bootstrap(len(rows)).ratio(hits, counts))
 
 
-def difference(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Interval:
+def difference(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> dict[str, float]:
     """The mean of ``rows`` minus that of ``others`` on the same texts, with an interval by a paired bootstrap."""
     (hits, counts), (theirs, their_counts) = _totals(rows), _totals(others)
-    found = Bootstrap(len(rows)).interval(
-        lambda total: total(hits) / total(counts) - total(theirs) / total(their_counts)
+    return _as_rate(
+        Bootstrap(len(rows)).interval(lambda total: total(hits) / total(counts) - total(theirs) / total(their_counts))
     )
-    return Interval(*found)
+
+
+def _as_rate(found: Interval) -> dict[str, float]:
+    return {"rate": found.value, "low": found.low, "high": found.high}
 
 
 def _totals(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -142,7 +135,7 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
         round_layers(draft)
         head_ids = read_head_ids(folder)
         every = torch.arange(draft.config.vocab_size) if head_ids is None else head_ids
-        texts = teacher.texts(teacher.validation, every)
+        texts = teacher.texts(teacher.splits["validation"], every)
         found = guesses(draft, texts)
         figures[name] = _figures(found) | {
             "parameters": sum(weight.numel() for weight in draft.parameters()),
@@ -158,12 +151,12 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
 def _figures(found: list[Guesses]) -> dict:
     greedy = [guess.hits for guess in found if guess.temperature == 0]
     sampled = [guess.accepted for guess in found if guess.temperature == 1]
-    passes = sum(len(row) / tokens_per_pass(from_any_start(row)) for row in greedy)
+    passes = sum(passes_of(from_any_start(row)) for row in greedy)
     return {
         "answers": len(greedy),
         "answer_tokens": sum(map(len, greedy)),
-        "match": asdict(rates_of(greedy)),
-        "accepted": asdict(rates_of(sampled)),
+        "match": rates_of(greedy),
+        "accepted": rates_of(sampled),
         "tokens_per_pass": sum(map(len, greedy)) / passes,
     }
 
@@ -172,7 +165,8 @@ def outside(teacher: Teacher, head_ids: torch.Tensor) -> float:
     """Share of the validation split's answer tokens that a reduced head cannot propose."""
     inside = set(head_ids.tolist())
     missed = [
-        np.array([token not in inside for token in text.ids[text.answer :].tolist()]) for text in teacher.validation
+        np.array([token not in inside for token in text.ids[text.answer :].tolist()])
+        for text in teacher.splits["validation"]
     ]
     return float(np.concatenate(missed).mean())
 
@@ -186,7 +180,7 @@ def facts_of_texts(folder: Path) -> dict[str, int]:
 def figures_of_steps(hits: Sequence[np.ndarray]) -> dict[str, float]:
     """Rates of the first three guesses from any start, and tokens per target pass, of the ``hits`` of each answer."""
     by_step = [np.concatenate([each[step] for each in hits]) for step in range(SL)]
-    passes = sum(each.shape[1] / tokens_per_pass(each) for each in hits)
+    passes = sum(map(passes_of, hits))
     return {
         "first": float(by_step[0].mean()),
         "second": float(by_step[1].mean()),

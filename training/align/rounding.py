@@ -28,12 +28,15 @@ def round_layers(draft: nn.Module) -> None:
 
 
 @contextmanager
-def rounded_layers(draft: nn.Module) -> Iterator[None]:
-    """Rounds the layers' matrices inside the block, and restores them after it.
+def rounded_layers(draft: nn.Module, due: bool = True) -> Iterator[None]:
+    """Rounds the layers' matrices inside the block if it is ``due``, and restores them after it.
 
     A forward pass in it and a backward pass after it train the matrices for their rounded values: the gradient passes
     the rounding unchanged (straight-through, Jacob et al. 2018, "Quantization and Training of Neural Networks").
     """
+    if not due:
+        yield
+        return
     matrices = layer_matrices(draft)
     kept = [weight.data for weight in matrices]
     round_layers(draft)

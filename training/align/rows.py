@@ -1,4 +1,4 @@
-"""Decodes many texts at once, each at its own position: a Llama forward pass over a preallocated cache.
+"""Decodes many texts at once on a CPU, each at its own position, over a preallocated cache.
 
 When a text ends, its row is reused immediately (continuous batching, Yu et al. 2022). All texts share their first
 tokens, whose keys and values stay in the cache: a new text only resets its row's position and needs no prefill.
@@ -6,56 +6,18 @@ tokens, whose keys and values stay in the cache: a new text only resets its row'
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from decoding.engines.instructions import multiplies_bfloat16, packs_bfloat16
-from decoding.engines.instructions import packs as packs_float32
+from decoding.engines.instructions import multiplies_bfloat16
+
+from .llama import Llama
 
 CHUNK = 32
 """Rows that attend together, over the positions of the longest of them."""
 STRIDE = 32
 """Steps between two layouts of the cache; each layout groups rows of similar length."""
-
-
-Product = Callable[[Tensor], Tensor]
-
-
-class PackedLayer(NamedTuple):
-    """A layer's norms, and its products by packed weights."""
-
-    norm1: Tensor
-    norm2: Tensor
-    qkv: Product
-    out: Product
-    gate_up: Product
-    down: Product
-
-
-def weights_of(layer: torch.nn.Module) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The two norms of a layer, and its four matrices: query, key and value joined; out; gate and up joined; down."""
-    assert isinstance(layer, LlamaDecoderLayer)
-    attention, mlp = layer.self_attn, layer.mlp
-    qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
-    gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-    norms = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
-    matrices = qkv, attention.o_proj.weight, gate_up, mlp.down_proj.weight
-    return tuple(norm.detach() for norm in norms), tuple(matrix.detach() for matrix in matrices)
-
-
-def packed(weight: Tensor, rows: int) -> Product:
-    """A function that multiplies (rows, inputs) by ``weight`` (outputs, inputs), packed once for ``rows`` rows."""
-    packs = packs_bfloat16 if weight.dtype == torch.bfloat16 else packs_float32
-    if weight.device.type != "cpu" or not packs():
-        return lambda x: F.linear(x, weight)
-    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, laid_out, None, "none", [], "")
 
 
 class RowDecoder:
@@ -74,31 +36,15 @@ class RowDecoder:
         length: int,
         state_layers: tuple[int, ...] = (),
     ) -> None:
-        config = model.config
-        self.eps, self.heads = config.rms_norm_eps, config.num_attention_heads
-        self.kv_heads = config.num_key_value_heads or self.heads
-        self.head_dim = config.hidden_size // self.heads
         self.rows, self.length, self.prefix = rows, length, len(prefix) - 1
         self.dtype = torch.bfloat16 if multiplies_bfloat16() else torch.float32
+        self.llama = Llama(model, length, self.dtype, self.dtype, rows)
+        self.kv_heads, self.head_dim = self.llama.kv_heads, self.llama.head_dim
         self.state_layers = state_layers
-        self.states = torch.zeros(rows, len(state_layers), config.hidden_size, dtype=torch.bfloat16)
-        cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
-        self.cos, self.sin = cos[0].to(self.dtype), sin[0].to(self.dtype)
-        self.embedding = model.lm_head.weight.detach().to(self.dtype)
-        self.norm = model.model.norm.weight.detach().to(self.dtype)
-        self.head = packed(self.embedding, rows)
-        self.layers = [self._pack(layer) for layer in model.model.layers]
+        self.states = torch.zeros(rows, len(state_layers), model.config.hidden_size, dtype=torch.bfloat16)
         self.positions = torch.full((rows,), self.prefix)
         self._caches = self._allocate()
         self._read_prefix(model, prefix)
-
-    def _pack(self, layer: torch.nn.Module) -> PackedLayer:
-        norms, matrices = weights_of(layer)
-        return PackedLayer(
-            norms[0].to(self.dtype),
-            norms[1].to(self.dtype),
-            *(packed(weight.to(self.dtype).contiguous(), self.rows) for weight in matrices),
-        )
 
     def _chunks(self) -> list[slice]:
         return [slice(start, min(start + CHUNK, self.rows)) for start in range(0, self.rows, CHUNK)]
@@ -125,7 +71,7 @@ class RowDecoder:
         self._first_cells = torch.cat(starts).view(self.rows, self.kv_heads)
         self._steps_left = STRIDE
         caches = []
-        for _ in range(2 * len(self.layers)):
+        for _ in range(2 * len(self.llama.layers)):
             buffer = torch.zeros(cells[-1], self.head_dim, dtype=self.dtype)
             parts = [
                 buffer[start:end].view(-1, self.kv_heads, length, self.head_dim)
@@ -169,31 +115,21 @@ class RowDecoder:
     @torch.no_grad()
     def step(self, ids: Tensor) -> Tensor:
         """Logits (rows, vocabulary) after one more token in every row; ids (rows,)."""
-        rows, positions = self.rows, self.positions
-        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
-        cells = (self._first_cells + positions[:, None]).flatten()
+        cells = (self._first_cells + self.positions[:, None]).flatten()
         masks = [self._mask(rows, length) for rows, length in zip(self._chunks(), self._lengths)]
-        x = F.embedding(ids, self.embedding)
-        states = []
-        for index, (norm1, norm2, qkv, out, gate_up, down) in enumerate(self.layers):
-            mixed = qkv(F.rms_norm(x, norm1.shape, norm1, self.eps)).view(rows, -1, self.head_dim)
-            turned = mixed[:, : self.heads + self.kv_heads]
-            left, right = turned.chunk(2, dim=-1)
-            turned = turned * cos + torch.cat((-right, left), dim=-1) * sin
-            q, k, v = turned[:, : self.heads], turned[:, self.heads :], mixed[:, self.heads + self.kv_heads :]
-            (keys, key_parts), (values, value_parts) = self._caches[index], self._caches[len(self.layers) + index]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            (keys, key_parts), (values, value_parts) = self._caches[layer], self._caches[len(self.llama.layers) + layer]
             keys.index_copy_(0, cells, k.reshape(-1, self.head_dim))
             values.index_copy_(0, cells, v.reshape(-1, self.head_dim))
-            x = x + out(self._attend(q * self.head_dim**-0.5, key_parts, value_parts, masks))
-            gate, up = gate_up(F.rms_norm(x, norm2.shape, norm2, self.eps)).chunk(2, dim=-1)
-            x = x + down(F.silu(gate) * up)
-            if index + 1 in self.state_layers:
-                states.append(x)
+            return self._attend(q * self.head_dim**-0.5, key_parts, value_parts, masks)
+
+        last, states = self.llama.run(ids, self.positions, attend, self.state_layers)
         if states:
             self.states = torch.stack(states, dim=1).bfloat16()
-        self.positions = positions + 1
+        self.positions = self.positions + 1
         self._steps_left -= 1
-        return self.head(F.rms_norm(x, self.norm.shape, self.norm, self.eps))
+        return self.llama.logits(last)
 
     def _mask(self, rows: slice, length: int) -> Tensor:
         """The attention mask over ``length`` cells: 0 or minus infinity, (rows, 1, 1, length)."""

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from decoding.files import sha256_of
 
@@ -58,6 +59,15 @@ def good_prompt(prompt: str) -> bool:
     opening = prompt.casefold().lstrip("\"'*# ")
     plain = sum(character.isascii() for character in prompt) >= 0.95 * len(prompt)
     return plain and "<|" not in prompt and len(prompt.split()) >= FEWEST_WORDS and not opening.startswith(ANSWERS)
+
+
+def new_prompt(ids: list[int], tokenizer: PreTrainedTokenizerBase, seen: set[str]) -> str:
+    """The prompt that the model wrote as ``ids``, whose key joins ``seen``; empty if it is not usable or not new."""
+    prompt = str(tokenizer.decode(ids)).strip()
+    if key_of(prompt) in seen or not good_prompt(prompt):
+        return ""
+    seen.add(key_of(prompt))
+    return prompt
 
 
 def split_of(prompt: str) -> Split:
@@ -160,29 +170,34 @@ def sample(
 ) -> Tensor:
     """Ids (rows,) drawn from logits (rows, vocabulary) and their probabilities at temperature 1.
 
-    ``best`` (rows,) is taken where the temperature is 0. ``nucleus`` (rows,), booleans: draw from the fewest tokens
-    with NUCLEUS of the probability (Holtzman et al. 2020).
+    ``best`` (rows,) is taken where the temperature is 0. ``nucleus`` (rows,), booleans: draw from the nucleus.
     """
     chosen = best.clone()
     plain = ((temperatures > 0) & ~nucleus).nonzero()[:, 0]
     if len(plain):
         chosen[plain] = draw((logits[plain].float() / temperatures[plain, None]).softmax(-1), generator)
     if bool(nucleus.any()):
-        weights, ids = highest(probabilities[nucleus], min(NUCLEUS_TOKENS, logits.shape[-1]))
-        weights[weights.cumsum(-1) - weights > NUCLEUS] = 0
-        chosen[nucleus] = ids.gather(-1, draw(weights, generator)[:, None])[:, 0]
+        chosen[nucleus] = drawn_from_nucleus(probabilities[nucleus], generator)
     return chosen
+
+
+def drawn_from_nucleus(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    """Ids (rows,) drawn from the fewest tokens with NUCLEUS of the probability (Holtzman et al. 2020)."""
+    weights, ids = highest(probabilities, min(NUCLEUS_TOKENS, probabilities.shape[-1]))
+    weights[weights.cumsum(-1) - weights > NUCLEUS] = 0
+    return ids.gather(-1, draw(weights, generator)[:, None])[:, 0]
 
 
 class Stream:
     """Writes an endless stream of texts; ``step`` returns those that a pass has finished."""
 
-    def __init__(self, decoder: RowDecoder, turns: Turns, tokenizer, seen: set[str], seed: int) -> None:
+    def __init__(
+        self, decoder: RowDecoder, turns: Turns, tokenizer: PreTrainedTokenizerBase, seen: set[str], seed: int
+    ) -> None:
         self.decoder, self.turns, self.tokenizer, self.seen = decoder, turns, tokenizer, seen
         self.generator = torch.Generator().manual_seed(seed)
         self.rows = [self._begin() for _ in range(decoder.rows)]
         self.ids = torch.full((decoder.rows,), turns.before[-1])
-        self.refused = self.written = 0
 
     def _begin(self) -> _Row:
         place = int(torch.multinomial(torch.tensor(SHARES), 1, generator=self.generator))
@@ -213,7 +228,6 @@ class Stream:
                 self.decoder.restart(index)
                 self.rows[index], token = self._begin(), self.turns.before[-1]
             self.ids[index] = token
-        self.written += sum(len(text.ids) for text in ended)
         return ended
 
     def _over(self, row: _Row, token: int) -> bool:
@@ -224,12 +238,9 @@ class Stream:
             )
         if token != self.turns.end:
             return len(row.ids) >= LONGEST_PROMPT
-        row.prompt = self.tokenizer.decode(row.ids[:-1]).strip()
-        key = key_of(row.prompt)
-        if key in self.seen or not good_prompt(row.prompt):
-            self.refused += 1
+        row.prompt = new_prompt(row.ids[:-1], self.tokenizer, self.seen)
+        if not row.prompt:
             return True
-        self.seen.add(key)
         row.dictated = list(self.turns.between[1:])
         row.answer = len(row.ids) + len(row.dictated)
         return False
@@ -243,5 +254,5 @@ class Stream:
             top_logp.numpy(),
             row.prompt,
             row.answer_temperature,
-            states.view(torch.uint16).numpy() if states.numel() else None,
+            states.view(torch.uint16).numpy(),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,9 @@ from decoding.errors import UserError
 from decoding.records.gguf_record import read_record
 from training.paths import PAIR
 
-from .data import Texts, all_texts, load_texts, read_texts, save_texts, shard_files
+from .data import Texts, all_texts, save_texts, shard_files
 from .gpu import FreshTexts, GpuTarget, Reader, Writer
+from .llama import Llama
 from .rows import RowDecoder
 from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream, Text, Turns, key_of
 
@@ -35,17 +36,6 @@ class ChatModel:
     folder: Path
     mark: str
 
-    @classmethod
-    def of_pair(cls, pair: Path) -> ChatModel:
-        """The target of a pair in ``models/``, unpacked if necessary. Raises UserError if it has no source record."""
-        record = read_record(pair / "target")
-        if record is None:
-            raise UserError(
-                f"{pair.name}/target has no source.json, so there is no chat model to align drafts to. "
-                "Restore that file from the repository."
-            )
-        return cls(unpack(record, HuggingFaceHub(), lambda message, share: print(message)), record.mark)
-
     def load(self, dtype: torch.dtype, device: torch.device | None = None) -> LlamaForCausalLM:
         model = LlamaForCausalLM.from_pretrained(self.folder, dtype=dtype).eval()
         nn.Module.to(model, device or "cpu")  # transformers' own ``to`` is not typed
@@ -56,8 +46,14 @@ class ChatModel:
 
 
 def model() -> ChatModel:
-    """The chat model that drafts are aligned to. Raises UserError if it is not available."""
-    return ChatModel.of_pair(PAIR)
+    """The target of the pair PAIR, unpacked if necessary. Raises UserError if it has no source record."""
+    record = read_record(PAIR / "target")
+    if record is None:
+        raise UserError(
+            f"{PAIR.name}/target has no source.json, so there is no chat model to align drafts to. "
+            "Restore that file from the repository."
+        )
+    return ChatModel(unpack(record, HuggingFaceHub(), lambda message, share: print(message)), record.mark)
 
 
 def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
@@ -83,12 +79,15 @@ class Teacher:
         self.before = turns_of(model.tokenizer()).before
 
     @cached_property
-    def train(self) -> Sequence[Text]:
-        return read_texts(self.folder, "train")
-
-    @cached_property
-    def validation(self) -> Sequence[Text]:
-        return read_texts(self.folder, "validation")
+    def splits(self) -> dict[str, list[Text]]:
+        """The texts by split, in the order in which they were written: all that the target can read anew, or those that
+        were kept with its states and probabilities.
+        """
+        found = defaultdict[str, list[Text]](list)
+        for text in all_texts(self.folder):
+            if self.fresh or text.states is not None:
+                found[text.split].append(text)
+        return found
 
     def texts(self, texts: Sequence[Text], head_ids: Tensor, with_states: bool = False) -> Texts:
         """``texts`` to be batched; ``with_states``: with the target's hidden states."""
@@ -97,36 +96,15 @@ class Teacher:
         before = self._states_before if with_states else None
         return Texts(texts, self.before, head_ids, self.target.config.vocab_size, before)
 
-    def with_states(self, split: str) -> list[Text]:
-        """All texts of a split that were written by now and have states, or whose states the target can read anew."""
-        if self.fresh:
-            return self._by_split[split]
-        return [text for text in read_texts(self.folder, split, with_states=True) if text.states is not None]
-
-    @cached_property
-    def _by_split(self) -> dict[str, list[Text]]:
-        found = defaultdict[str, list[Text]](list)
-        for text in all_texts(self.folder):
-            found[text.split].append(text)
-        return found
-
     @cached_property
     def _reader(self) -> Reader:
         return Reader(GpuTarget(self.target, LONGEST), STATE_LAYERS)
 
     @cached_property
-    @torch.no_grad()
     def _states_before(self) -> Tensor:
         """The states of the token before each of ``before``; zeros for the first."""
-        found = self.target.model(torch.tensor([self.before]), use_cache=False, output_hidden_states=True)
-        last: list[Tensor] = []
-        hook = self.target.model.norm.register_forward_pre_hook(lambda _, args: last.append(args[0]))
-        self.target.model(torch.tensor([self.before]), use_cache=False)
-        hook.remove()
-        top = len(self.target.model.layers)
-        every = [last[0] if layer == top else found.hidden_states[layer] for layer in STATE_LAYERS]
-        states = torch.stack([each[0] for each in every], 1)
-        return torch.cat([torch.zeros_like(states[:1]), states[:-1]]).bfloat16()
+        llama = Llama(self.target, len(self.before), torch.float32, torch.float32, rows=0)
+        return llama.read(torch.tensor([self.before]), STATE_LAYERS)[1][0]
 
     @torch.no_grad()
     def select(self, states: Tensor | None, layers: Sequence[int]) -> Tensor:
@@ -159,40 +137,28 @@ def gpu() -> torch.device:
     return device
 
 
-def write_on_gpu(model: ChatModel, folder: Path, tokens: int, device: torch.device, rows: int = GPU_ROWS) -> int:
-    """As ``write_enough``, on a GPU: of these texts only the ids are kept, one file for each round of them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    seen, done = _written(folder)
-    turns, seed = turns_of(tokenizer := model.tokenizer()), 1000 + len(shard_files(folder))
-    target = GpuTarget(model.load(torch.float32, device), LONGEST)
-    writer = Writer(target, turns, tokenizer, seen, seed, rows)
-    with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:
-        while done < tokens:
-            texts = writer.round()
-            save_texts(texts, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
-            written = sum(len(text.ids) for text in texts)
-            done += written
-            bar.update(written)
-    return done
-
-
-def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, shard: int = SHARD) -> int:
+def write_enough(
+    model: ChatModel,
+    folder: Path,
+    tokens: int,
+    device: torch.device | None = None,
+    rows: int | None = None,
+    shard: int = SHARD,
+) -> int:
     """Writes texts into ``folder`` until all texts there have ``tokens`` tokens; returns the number of their tokens.
 
-    An interrupted run resumes after its last complete file, with a new seed.
+    On a GPU, the ``device``, only the ids of the texts are kept. ``rows``: texts that are written at once. An
+    interrupted run resumes after its last complete file, with a new seed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    seen, done = _written(folder)
+    done = sum(len(text.ids) for text in all_texts(folder))
     if done >= tokens:
         return done
-    turns = turns_of(tokenizer := model.tokenizer())
-    length = len(turns.before) + LONGEST_PROMPT + len(turns.between) + LONGEST_ANSWER
-    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length, STATE_LAYERS)
-    stream = Stream(decoder, turns, tokenizer, seen, seed=1000 + len(shard_files(folder)))
-    ended = []
+    write = _on_gpu(model, folder, device, rows or GPU_ROWS) if device else _on_cpu(model, folder, rows or ROWS)
+    ended: list[Text] = []
     with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:
         while done < tokens:
-            new = stream.step()
+            new = write()
             ended += new
             written = sum(len(text.ids) for text in new)
             done += written
@@ -203,11 +169,21 @@ def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, 
     return done
 
 
-def _written(folder: Path) -> tuple[set[str], int]:
-    """Keys of the prompts written so far, and the number of tokens of all texts."""
-    seen, tokens = set[str](), 0
-    for file in shard_files(folder):
-        for text in load_texts(file):
-            seen.add(key_of(text.prompt))
-            tokens += len(text.ids)
-    return seen, tokens
+def _on_cpu(model: ChatModel, folder: Path, rows: int) -> Callable[[], list[Text]]:
+    """Writes the next token of each of ``rows`` texts, and returns the texts that it ends."""
+    turns = turns_of(tokenizer := model.tokenizer())
+    length = len(turns.before) + LONGEST_PROMPT + len(turns.between) + LONGEST_ANSWER
+    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length, STATE_LAYERS)
+    return Stream(decoder, turns, tokenizer, *_seen_and_seed(folder)).step
+
+
+def _on_gpu(model: ChatModel, folder: Path, device: torch.device, rows: int) -> Callable[[], list[Text]]:
+    """Writes texts to ``rows`` prompts, and returns them."""
+    turns = turns_of(tokenizer := model.tokenizer())
+    target = GpuTarget(model.load(torch.float32, device), LONGEST)
+    return Writer(target, turns, tokenizer, *_seen_and_seed(folder), rows).round
+
+
+def _seen_and_seed(folder: Path) -> tuple[set[str], int]:
+    """Keys of the prompts written so far, and a seed that no file there was written with."""
+    return {key_of(text.prompt) for text in all_texts(folder)}, 1000 + len(shard_files(folder))

@@ -25,17 +25,19 @@ WARM_UP = 100
 _CELL = SIDE // GRID
 
 
+KINDS = {name: number for number, name in enumerate(kinds())}
+COLOR_NUMBERS = {name: number for number, name in enumerate(("", *COLORS))}
+
+
 def truth(scenes: Sequence[Scene]) -> Tensor:
     """(things, 6): picture, cell, kind, colour, and x and y inside the cell."""
-    number = {name: index for index, name in enumerate(kinds())}
-    color = {name: index for index, name in enumerate(("", *COLORS))}
     return torch.tensor(
         [
             (
                 picture,
                 thing.y // _CELL * GRID + thing.x // _CELL,
-                number[thing.what.kind],
-                color[thing.what.color],
+                KINDS[thing.what.kind],
+                COLOR_NUMBERS[thing.what.color],
                 thing.x % _CELL / _CELL,
                 thing.y % _CELL / _CELL,
             )

@@ -16,11 +16,12 @@ from decoding.errors import UserError
 from decoding.files import digest_of_files
 from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, SIDE, emoji_names
 from decoding.records.text import markdown_table
+from training.align.measure import SL
 from training.align.teacher import ChatModel
 from training.files import replacing_file, write_json
 
 from .chat import Chat
-from .match import SL, TITLES
+from .match import TITLES
 from .questions import SAMPLES
 from .reading import newest_reader
 from .report import measure

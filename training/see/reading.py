@@ -33,7 +33,7 @@ from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, Scene, What, e
 from training.align.teacher import ChatModel
 
 from .chat import PICTURE_WEIGHT, Chat, Rows
-from .find import ENCODER, finding_loss, truth
+from .find import COLOR_NUMBERS, ENCODER, KINDS, finding_loss, truth
 from .questions import NUMBERS, Question, ask, one
 from .scenes import training_scenes
 from .states import Cooling, load_state, train
@@ -54,16 +54,14 @@ _COMMON = 4096  # the lowest ids are the commonest pieces of text: they and all 
 
 def true_slots(scenes: Sequence[Scene]) -> Slots:
     """What a faultless encoder would say of ``scenes``."""
-    number = {name: index for index, name in enumerate(kinds())}
-    color = {name: index for index, name in enumerate(("", *COLORS))}
     filled = torch.zeros(len(scenes), MOST_THINGS)
-    kind, colors = torch.zeros(*filled.shape, len(number)), torch.zeros(*filled.shape, len(color))
+    kind, color = torch.zeros(*filled.shape, len(KINDS)), torch.zeros(*filled.shape, len(COLOR_NUMBERS))
     for row, scene in enumerate(scenes):
         for slot, thing in enumerate(scene.things):
-            filled[row, slot] = kind[row, slot, number[thing.what.kind]] = colors[
-                row, slot, color[thing.what.color]
-            ] = 1
-    return Slots(filled, kind, colors)
+            filled[row, slot] = 1
+            kind[row, slot, KINDS[thing.what.kind]] = 1
+            color[row, slot, COLOR_NUMBERS[thing.what.color]] = 1
+    return Slots(filled, kind, color)
 
 
 @torch.no_grad()

@@ -75,7 +75,7 @@ def _greedy(chat: Chat, tokens: torch.Tensor, questions: Sequence[Sequence[int]]
     return [text.strip() for text in chat.tokenizer.batch_decode(ids, skip_special_tokens=True)]
 
 
-def measure(chat: Chat, reader: PictureReader, scenes: int, tell: Callable[[str], None] = print) -> dict[str, Any]:
+def measure(chat: Chat, reader: PictureReader, scenes: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """The figures of the card: per group of scenes, the share of right answers to each kind of question."""
     figures: dict[str, Any] = {"scenes": scenes, "picture tokens": TOKENS, "groups": {}}
     for group, (least, most, names) in GROUPS.items():
