@@ -52,16 +52,6 @@ def key_bucket(length: int, capacity: int) -> int:
 
 
 @dataclass(slots=True)
-class Drafted:
-    """Proposals on the device, [n] int64; valid until the draft's next pass."""
-
-    tokens: torch.Tensor
-
-    def __len__(self) -> int:
-        return self.tokens.shape[0]
-
-
-@dataclass(slots=True)
 class DraftStep:
     """One greedy proposal: its probability, the entropy (nats) and the ten highest probabilities, descending."""
 
@@ -211,10 +201,10 @@ class CudaModel(LeanModel):
         return DraftStep(int(token), p, entropy, top)
 
     @torch.inference_mode()
-    def draft_planned(self, ids: list[int], n: int, vocab: int) -> Drafted:
+    def draft_planned(self, ids: list[int], n: int, vocab: int) -> torch.Tensor:
         """Appends ``ids`` and greedily proposes ``n`` tokens without a copy to the host.
 
-        The last proposal is not in the cache afterwards.
+        Returns them on the device, [n] int64, valid until the next pass. The last one is not in the cache afterwards.
         """
         check_room(self.length, len(ids) + n - 1, self.max_length)
         if len(ids) > LEAST_ROWS:  # normally one or two: graphs are recorded for one number of rows only
@@ -225,10 +215,10 @@ class CudaModel(LeanModel):
         tokens = self._launch(("planned", n, keys, vocab), lambda: self._planned(n, keys, vocab))
         self.length += len(ids) + n - 1
         self.last_states = ()
-        return Drafted(tokens)
+        return tokens
 
     @torch.inference_mode()
-    def verify_planned(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
+    def verify_planned(self, last: int, drafted: torch.Tensor, vocab: int) -> tuple[list[int], list[int], int]:
         """Checks proposals on the device after the token ``last``: one pass, one small copy.
 
         Returns the proposals, the target's first choices (one more), and the number of accepted proposals.
@@ -236,7 +226,7 @@ class CudaModel(LeanModel):
         n = len(drafted)
         check_room(self.length, n + 1, self.max_length)
         self._fill([last], n)
-        self._input[_IDS + 1 : _IDS + 1 + n].copy_(drafted.tokens)
+        self._input[_IDS + 1 : _IDS + 1 + n].copy_(drafted)
         return self._read_verified(n, vocab)
 
     @torch.inference_mode()

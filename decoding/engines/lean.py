@@ -122,10 +122,7 @@ class LeanModel(CachedModel):
             self._pad_rows()
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
-
-    @property
-    def cache_bytes_per_token(self) -> int:
-        return 2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self.dtype.itemsize
+        self.cache_bytes_per_token = 2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self.dtype.itemsize
 
     # -- construction
 
@@ -228,6 +225,9 @@ class LeanModel(CachedModel):
         self.note = None if keeps_bits(self) else PARTS
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        """Makes it a draft that reads the target's states after ``layers`` layers: by projections of them, or by
+        parallel heads (projections.py).
+        """
         with self._building():
             shape = (weights, layers, self.hidden_size, self.device, self.dtype)
             if HEADS_WEIGHT in weights:

@@ -80,6 +80,7 @@ class TransformersModel(CachedModel):
         return self._forward(ids, last, {"inputs_embeds": x} | places)
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        """As :meth:`.lean.LeanModel.take_projections`."""
         shape = (weights, layers, self.hidden_size, self._device, self._dtype)
         if HEADS_WEIGHT in weights:
             head = self._model.get_output_embeddings()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from ..engines.base import CachedModel, DeviceModel
+from ..engines.base import CachedModel
 from ..engines.inputs import Branches, EncodedPrompt
 from ..lookahead.base import DraftState, LookaheadPolicy, TreePolicy
 from ..records.trace import Finish, StopReason
@@ -17,6 +18,9 @@ from .drafting import DraftSource, States
 from .features import as_rows
 from .growing import Decision, grow_tree, in_order_of_text
 from .limits import Limits
+
+if TYPE_CHECKING:
+    from ..engines.cuda import CudaModel
 
 NEEDS_DRAFT = "a policy that drafts needs a draft"
 
@@ -207,7 +211,7 @@ def verify_on_host(
 
 
 def verify_on_device(
-    target: DeviceModel, draft: DraftSource | None, vocab_size: int, last: int, state: DraftState
+    target: CudaModel, draft: DraftSource | None, vocab_size: int, last: int, state: DraftState
 ) -> tuple[Sequence[int], int]:
     """Greedy acceptance of a chain on the target's device: only ids are copied to the host, never logits."""
     waiting = draft.take_waiting() if isinstance(draft, DeviceDraft) else None

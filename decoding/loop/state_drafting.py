@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engines.base import CachedModel, reads_states
+from ..engines.base import CachedModel
 from ..engines.inputs import FINAL, Branches, EncodedPrompt
 from ..errors import UserError
 from ..lookahead.base import DraftState
@@ -43,9 +43,9 @@ class FeatureDraft(ModelDraft):
     ) -> None:
         super().__init__(name, model, rule, needs)
         projections = model.projections
-        if not reads_states(model) or projections is None or (projections.n > 1) != self.in_one_pass:
+        if projections is None or (projections.n > 1) != self.in_one_pass:
             raise UserError(f"The draft {name} has no projections of hidden states for its kind: fetch it again.")
-        self._reads, self._project = model, projections
+        self._project = projections
         self._rows: list[torch.Tensor] = []  # what is added to the tokens of the text, in parts
         self._n_rows = 0
         self._known = 0  # tokens that were read with the target's states
@@ -65,7 +65,7 @@ class FeatureDraft(ModelDraft):
         self._take(tuple(layer[places] for layer in read))
         self._known, self._last = 0, None
         if len(places) > 1:
-            self._reads.extend_with(prompt.text[:-1], self._of_text(len(places) - 1))
+            self._model.extend_with(prompt.text[:-1], self._of_text(len(places) - 1))
 
     def observe(self, n_accepted: int, states: States) -> None:
         self._take(states)
@@ -87,7 +87,7 @@ class FeatureDraft(ModelDraft):
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
         added = self._of_text(len(unseen)) if self._last is None else self._project.of_own(self._last)
-        logits = as_rows(self._reads.extend_with(unseen, added, branches))[-1]
+        logits = as_rows(self._model.extend_with(unseen, added, branches))[-1]
         self._last = self._model.last_states[0][-1:]
         return logits if self._head_ids is None else logits[: len(self._head_ids)]
 
@@ -228,7 +228,7 @@ class BlockDraft(ParallelDraft, FeatureDraft):
         room = self._model.max_length - self._model.length - len(unseen)
         later = self._project.of_block(added[-1:])[:room]
         ids = unseen + unseen[-1:] * len(later)
-        logits = self._reads.extend_with(ids, torch.cat([added, later]), last=1 + len(later))
+        logits = self._model.extend_with(ids, torch.cat([added, later]), last=1 + len(later))
         return logits, self._model.last_states[0][-len(logits) :]
 
     def forget(self, length: int, path: Sequence[int] = ()) -> None:
