@@ -170,10 +170,8 @@ class CudaModel(LeanModel):
         one_pass = len(ids) <= MAX_ROWS
         for first in range(0, len(ids), MAX_ROWS):
             part = ids[first : first + MAX_ROWS]
-            if branches is None:
-                out_logits, out_states = self._pass(part)
-            else:
-                out_logits, out_states = self._tree_pass(part, branches.part(first, first + MAX_ROWS))
+            nodes = None if branches is None else branches.part(first, first + MAX_ROWS)
+            out_logits, out_states = self._pass(part, nodes)
             logits.append(self._lasting(out_logits[: len(part)]))
             states.append(tuple(one[: len(part)] if one_pass else one[: len(part)].clone() for one in out_states))
         self.last_states = states[0] if one_pass else tuple(map(torch.cat, zip(*states)))
@@ -250,22 +248,17 @@ class CudaModel(LeanModel):
 
     # -- the passes: the input buffer is their only variable input
 
-    def _pass(self, ids: list[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def _pass(self, ids: list[int], branches: Branches | None) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Logits and kept states of ``ids``, and of padding after them; appends the ids to the cache."""
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids)
-        key = ("pass", rows, keys, self.kept_layers)
-        out = self._launch(key, lambda: self._rows(self._first_ids(rows), 0, keys))
-        self.length += len(ids)
-        return out
-
-    def _tree_pass(self, ids: list[int], branches: Branches) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        rows = row_bucket(len(ids))
-        keys = key_bucket(self.length + rows, self._attention.capacity)
-        self._fill(ids)
-        self._fill_tree(branches)
-        key = ("tree", rows, keys, self.kept_layers)
-        out = self._launch(key, lambda: self._tree_rows(rows, keys))
+        if branches is None:
+            kind, work = "pass", lambda: self._rows(self._first_ids(rows), 0, keys)
+        else:
+            self._fill_tree(branches)
+            kind, work = "tree", lambda: self._tree_rows(rows, keys)
+        out = self._launch((kind, rows, keys, self.kept_layers), work)
         self.length += len(ids)
         return out
 
