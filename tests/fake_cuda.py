@@ -224,7 +224,6 @@ def fake_gpu(monkeypatch, free_bytes: int = 2**40):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free_bytes, free_bytes))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        for module in ("loading", "pair"):
-            monkeypatch.setattr(f"decoding.engines.{module}.gpu_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         monkeypatch.setattr("decoding.engines.instructions.packs", lambda: False)  # a GPU has no packed layout
         yield cuda

@@ -190,7 +190,7 @@ def test_recordings_that_fail_in_whichever_way_leave_plain_calls(monkeypatch, er
 
 def test_devices_that_are_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(loading, "gpu_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("auto") == "cuda" and choose_device("cuda:1") == "cuda:1"
     with pytest.raises(UserError, match="no device cuda:2 here: the last one is cuda:1"):
         choose_device("cuda:2")

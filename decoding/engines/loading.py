@@ -54,13 +54,10 @@ def choose_device(device: str) -> str:
         raise UserError(f"The device must be auto, cpu, cuda, or one GPU such as cuda:1, not {device[:40]}.")
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device here: run on the CPU (device cpu), or on a machine that has one.")
-    if int(named[1] or 0) >= max(1, gpu_count()):
-        raise UserError(f"There is no device {device} here: the last one is cuda:{gpu_count() - 1}.")
+    last = torch.cuda.device_count() - 1
+    if int(named[1] or 0) > max(0, last):
+        raise UserError(f"There is no device {device} here: the last one is cuda:{last}.")
     return device
-
-
-def gpu_count() -> int:
-    return torch.cuda.device_count()
 
 
 def weight_bytes(folder: Path) -> int:
