@@ -179,7 +179,7 @@ AnonHugePages:     40960 kB
 
 
 def test_only_private_writable_memory_without_a_file_is_read():
-    assert list(read_regions(SMAPS)) == [
+    assert read_regions(SMAPS) == [
         Region(0x7F0000000000, 0x7F0002000000, 30000 << 10, 0),
         Region(0x55A000000000, 0x55A004000000, 65000 << 10, 40960 << 10),
     ]
