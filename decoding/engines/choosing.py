@@ -88,7 +88,7 @@ def fastest(
         return chosen, _best_of({which: by_rows[rows[0]] for which, by_rows in passes.items()})
 
     subject = replace(info, dtype="auto", threads=0)
-    return find_format(str(usual("format", subject, [one.name for one in formats], rows, trial)))
+    return find_format(str(usual("format", subject, tuple(one.name for one in formats), rows, trial)))
 
 
 def _best_of(seconds: Mapping[Which, float]) -> dict[str, float]:
