@@ -7,7 +7,6 @@ temperature, and the fingerprints of the target and draft that it was fitted for
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,8 @@ def weights_digest(folder: Path, policy: str) -> str:
 
 def write_policy(folder: Path, policy: PolicyFile) -> None:
     """Writes both files atomically; a reader never mixes old and new weights. Raises OSError."""
-    _check_finite(policy)
+    if not all(np.isfinite(array).all() for array in policy.weights.values()):
+        raise UserError(f"Training the policy {policy.policy} gave weights that are not finite; nothing was written.")
     folder.mkdir(parents=True, exist_ok=True)
     own, counts = dict(policy.weights), ""
     if COUNTS in own and (known := _counts_of(folder)) is not None and np.array_equal(known, own[COUNTS]):
@@ -167,10 +167,3 @@ def _read_counts(folder: Path, policy: str, digest: str) -> dict[str, np.ndarray
     if counts is None or sha256_of(counts.tobytes()) != digest:
         raise UserError(f"The counts of n-grams that the policy {policy} reads are missing or others: {AGAIN}.")
     return {COUNTS: counts}
-
-
-def _check_finite(policy: PolicyFile) -> None:
-    if not all(np.isfinite(array).all() for array in policy.weights.values()):
-        raise UserError(f"Training the policy {policy.policy} gave weights that are not finite; nothing was written.")
-    if not math.isfinite(policy.temperature):
-        raise UserError("The temperature is not finite; nothing was written.")
