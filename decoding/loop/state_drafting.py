@@ -15,7 +15,6 @@ from ..engines.base import CachedModel
 from ..engines.inputs import FINAL, Branches, EncodedPrompt
 from ..errors import UserError
 from ..lookahead.base import DraftState
-from ..records.pairs import DraftKind
 from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
 from .drafting import DraftAbilities, ModelDraft, ModelProposal, States
@@ -32,11 +31,8 @@ class FeatureDraft(ModelDraft):
     this way are forgotten after the check, and the accepted ones are read again with the target's states.
     """
 
+    abilities = DraftAbilities(text_only=False)
     in_one_pass = False  # all guesses of an iteration
-
-    @classmethod
-    def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
-        return DraftAbilities(text_only=False, layers=kind.layers)
 
     def __init__(
         self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
@@ -123,12 +119,9 @@ class ParallelDraft(ModelDraft):
     No guess reads another, so the guesses of one place are the same below each node of a tree.
     """
 
+    abilities = DraftAbilities(text_only=False, may_decline=True, at_once=True)
     _at_once: np.ndarray | None = None  # logits of all guesses [n, ids]; None: not computed for this iteration
     _states_at_once: np.ndarray | None = None  # that they were read from
-
-    @classmethod
-    def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
-        return DraftAbilities(text_only=False, may_decline=True, at_once=True, layers=kind.layers)
 
     @abstractmethod
     def _guess(self, text: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,7 +137,7 @@ class ParallelDraft(ModelDraft):
         depth = len(path_to(state.parents or [], node)) if node >= 0 else 0
         logits = self._logits(state.text)
         if depth == len(logits):
-            return _NOTHING
+            return Siblings()
         return self._rule.siblings(logits[depth], state.start + depth, node, self._head_ids)
 
     def _next_row(self, text: list[int], state: DraftState) -> np.ndarray:
@@ -195,18 +188,6 @@ class HeadsDraft(ParallelDraft):
     def _guess(self, text: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         assert self._before is not None, "observe() comes before each iteration"
         return self._heads.guess(self._before)
-
-
-class _Nothing(Siblings):
-    """Below the last guess there are none."""
-
-    chance = 0.0
-
-    def draw(self) -> tuple[int, float, float]:
-        raise IndexError("no choice is left")
-
-
-_NOTHING = _Nothing()
 
 
 class BlockDraft(ParallelDraft, FeatureDraft):
