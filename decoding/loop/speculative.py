@@ -81,13 +81,13 @@ def speculative_decode(
         state.begin(start)
 
         # The draft proposes tokens one by one until the policy or a limit stops it.
-        most, bound = _most(policy, draft, limits.max_new_tokens - start, len(text))
+        wanted = limits.max_new_tokens - start
         if isinstance(policy, TreePolicy):
             assert draft is not None, NEEDS_DRAFT
-            deepest = limits.max_new_tokens - start - 1
-            nodes, bound = _most_nodes(policy, draft, target, len(text))
-            stop, decisions = grow_tree(draft, policy, state, nodes, deepest, bound, limits.ends, clock)
+            most, bound = _most_nodes(policy, draft, target, len(text))
+            stop, decisions = grow_tree(draft, policy, state, most, wanted - 1, bound, limits.ends, clock)
         else:
+            most, bound = _most(policy, draft, wanted, len(text))
             stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
 
         # The target reads them all in one pass; the rule accepts a path of them and adds the target's own token.
