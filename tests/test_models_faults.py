@@ -18,7 +18,7 @@ from decoding.engines.hub import Repository
 from decoding.engines.lean import is_lean
 from decoding.engines.loading import choose_device, describe_model, load_hf_model, read_config
 from decoding.engines.tokenizer import load_tokenizer
-from decoding.engines.transformers_engine import TransformersModel, refusal
+from decoding.engines.transformers_engine import TransformersModel, check_rewindable
 from decoding.errors import UserError
 from decoding.records.events import guarded
 from tests.fake_cuda import fake_cuda
@@ -232,8 +232,9 @@ class Strange(PreTrainedConfig):
 def test_models_that_cannot_be_rewound(config, words):
     hf_model = SimpleNamespace(config=config) if isinstance(config, Strange) else random_model(config)
     with pytest.raises(UserError, match=words):
-        TransformersModel(hf_model, None)
-    assert not is_lean(config) and refusal(SimpleNamespace(config=Strange())) is None
+        check_rewindable(hf_model)
+    assert not is_lean(config)
+    check_rewindable(SimpleNamespace(config=Strange()))
 
 
 def test_a_model_that_ignores_its_cache_is_refused(folders):

@@ -40,7 +40,7 @@ def test_each_node_of_a_tree_is_read_as_the_end_of_its_own_path(models, name, pa
     model.prefill(text)
     cut = data.draw(st.integers(0, len(parents)))  # in two passes, as a draft that grows a tree reads it
     parts = [
-        model.extend(tokens[first:end], Branches.below(trunk, parents[:end], first))
+        model.extend(tokens[first:end], Branches.below(trunk, parents[:end]).part(first, end))
         for first, end in ((0, cut), (cut, len(parents)))
         if first < end
     ]

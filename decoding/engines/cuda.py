@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from ..records.trace import ModelInfo
 from .attention import CacheShape, Plan, grouped_attention, whole_blocks
-from .base import DEFAULT_MAX_LENGTH, OUTSIDE, check_room
+from .base import OUTSIDE, check_room
 from .cuda_graphs import GraphRunner
 from .inputs import Branches
 from .lean import LeanModel
@@ -106,7 +106,7 @@ class FixedAttention:
 
 
 class CudaModel(LeanModel):
-    """A Llama-shaped model whose passes are CUDA graphs (on a CPU, or with ``graphs`` off: plain calls)."""
+    """A Llama-shaped model whose passes are CUDA graphs (on a CPU: plain calls)."""
 
     works_on_device = True
     can_fork = False
@@ -119,11 +119,9 @@ class CudaModel(LeanModel):
         info: ModelInfo,
         weights: str,
         device: str = "cuda",
-        max_length: int = DEFAULT_MAX_LENGTH,
-        graphs: bool = True,
         head_ids: torch.Tensor | None = None,
     ) -> None:
-        super().__init__(hf_model, info, weights, device, max_length, head_ids)
+        super().__init__(hf_model, info, weights, device, head_ids)
         with self._building():
             self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
             self._offsets = torch.arange(MAX_ROWS, device=self.device)
@@ -133,7 +131,7 @@ class CudaModel(LeanModel):
             if self.tied and head_ids is None:  # one copy on the device serves both
                 self.head = DenseHead(self.embedding)
         self._pins = self.device.type == "cuda"
-        self._runner = GraphRunner(self.device, graphs)
+        self._runner = GraphRunner(self.device)
         info.engine = _GRAPHS if self._runner.records else _EAGER
 
     @property
@@ -164,7 +162,6 @@ class CudaModel(LeanModel):
 
     @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        """Logits after each of ``ids``, [n, vocab] float32 on the device; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
         logits, states = [], []
         one_pass = len(ids) <= MAX_ROWS

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import UserError, is_out_of_memory
+from ..errors import UserError, first_line, is_out_of_memory
 from ..files import sha256_of_file, whole_folder
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import ORIGIN_FILE, GgufRecord
 from .checks import check_memory, free_memory
 from .formats.int4 import GROUP, MIDDLE, Groups
-from .hub import Hub, Report, Repository
+from .hub import HuggingFaceHub, Report, Repository
 
 PEAK_PER_BYTE = 11  # peak memory over file size: 4.5 bits per weight become four bytes, plus two more
 _FORMAT = 1  # version of an unpacked folder: raise it when its content changes
@@ -38,7 +38,7 @@ def record_of(file: Path) -> GgufRecord:
     return GgufRecord(name or kind, file.name, hash_of(file), kind if name else "GGUF")
 
 
-def unpack(record: GgufRecord, hub: Hub, report: Report, file: Path | None = None) -> Path:
+def unpack(record: GgufRecord, hub: HuggingFaceHub, report: Report, file: Path | None = None) -> Path:
     """The folder with the weights of ``record`` in bfloat16, created if it is missing or damaged.
 
     ``file``: its path, if known. Raises UserError.
@@ -59,7 +59,7 @@ def unpack(record: GgufRecord, hub: Hub, report: Report, file: Path | None = Non
     return folder
 
 
-def file_of(record: GgufRecord, hub: Hub, report: Report, file: Path | None = None) -> Path:
+def file_of(record: GgufRecord, hub: HuggingFaceHub, report: Report, file: Path | None = None) -> Path:
     """The GGUF file of ``record``: ``file``, or in its package, or downloaded. Raises UserError."""
     path = file or record.packaged() or _download(record, hub, report)
     if hash_of(path) != record.sha256:
@@ -78,7 +78,7 @@ def hash_of(path: Path) -> str:
         raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error
 
 
-def _download(record: GgufRecord, hub: Hub, report: Report) -> Path:
+def _download(record: GgufRecord, hub: HuggingFaceHub, report: Report) -> Path:
     if not record.repository:
         raise UserError(record.why_missing())
     done = 0
@@ -142,8 +142,7 @@ def _readable(path: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
         if is_out_of_memory(error):
             raise
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"{path.name} could not be unpacked ({why}): choose another model.") from error
+        raise UserError(f"{path.name} could not be unpacked ({first_line(error)}): choose another model.") from error
 
 
 def _without_quantisation(packed: Any) -> Any:

@@ -90,7 +90,6 @@ class LeanModel(CachedModel):
         info: ModelInfo,
         weights: str,
         device: str = "cpu",
-        max_length: int = DEFAULT_MAX_LENGTH,
         head_ids: torch.Tensor | None = None,
         stored: Mapping[str, Any] | None = None,
         layers: int | None = None,
@@ -105,13 +104,10 @@ class LeanModel(CachedModel):
         self.device = torch.device(device)
         self._head_rows = None if head_ids is None else head_ids.to(self.device)
         self.dtype = self.format.compute
-        self.max_length = min(max_length, config.max_position_embeddings)
+        self.max_length = min(DEFAULT_MAX_LENGTH, config.max_position_embeddings)
         self.length = 0
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
-        self.projections: Projections | None = None
-        self.parallel_heads: ParallelHeads | None = None
-        self.note: str | None = None  # a sentence for a run's notes
         self._padding: dict[tuple, Mapping[int, int]] = {}  # by shape and number of threads
         self._padded: Mapping[int, int] = {}  # that of all layers' products, which a pass applies once
         self._eps = config.rms_norm_eps
@@ -237,7 +233,6 @@ class LeanModel(CachedModel):
             self._pad_rows()
 
     def fork(self) -> LeanModel:
-        """The same weights with a separate, empty cache."""
         other = copy(self)
         other.length, other.last_states = 0, ()
         with self._building():
@@ -248,7 +243,6 @@ class LeanModel(CachedModel):
 
     @torch.inference_mode()
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
-        """Logits after the last token of ``prompt``, [1, vocab]; the cache then holds only the prompt."""
         prompt = encoded(prompt)
         check_prompt(prompt.ids, self.max_length)
         self.length = 0
@@ -256,7 +250,6 @@ class LeanModel(CachedModel):
 
     @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
         return self.head(self._read(ids, ROW_CHUNK, branches))
 

@@ -13,7 +13,7 @@ from ..records.pairs import BLOCK, FEATURE, HEADS, TEXT_MODEL, DraftKind, find_p
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
-from .hub import Hub, HuggingFaceHub, Report
+from .hub import HuggingFaceHub, Report
 from .huge_pages import use_huge_pages
 from .inputs import EncodedPrompt
 from .loading import choose_device, load_model, read_config, reads_photographs, weight_bytes
@@ -104,7 +104,7 @@ def load_pair(
     device: str = "auto",
     threads: int | None = None,
     progress: Report | None = None,
-    hub: Hub | None = None,
+    hub: HuggingFaceHub | None = None,
 ) -> Pair:
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 

@@ -68,11 +68,11 @@ def _per_token(rows: int, pass_s: float, step_s: float) -> float:
     return (pass_s + (rows - 1) * step_s) / sum(MATCH**guess for guess in range(rows))
 
 
-def choose_threads(model: CachedModel, rows: tuple[int, ...], choices: tuple[int, ...] | None = None) -> int:
-    """The number of ``choices``, ascending, that is best for a model with passes over ``rows`` tokens
-    (:func:`best_use`). Empties the model's cache.
+def choose_threads(model: CachedModel, rows: tuple[int, ...]) -> int:
+    """The number of threads that is best for a model with passes over ``rows`` tokens (:func:`best_use`). Empties the
+    model's cache.
     """
-    choices = thread_choices() if choices is None else choices
+    choices = thread_choices()
     if len(choices) < 2:
         return choices[0]
     found = best_use(time_passes({"": model}, rows, choices))
