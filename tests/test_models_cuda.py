@@ -12,7 +12,6 @@ from decoding.engines.base import CachedModel
 from decoding.engines.cuda import CudaModel, key_bucket, row_bucket
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.inputs import FINAL
-from decoding.engines.linears import DenseLinear
 from decoding.errors import UserError
 from decoding.loop.drafting import prefill
 
@@ -102,7 +101,6 @@ def test_buckets():
 
 @pytest.fixture
 def cuda(monkeypatch):
-    monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)  # as on a GPU
     with fake_cuda(monkeypatch) as cuda:
         yield cuda
 
