@@ -134,7 +134,7 @@ class ParallelDraft(ModelDraft):
         return len(state.tokens) < len(self._logits(text))
 
     def read_node(self, state: DraftState, node: int) -> Siblings:
-        depth = len(path_to(state.parents or [], node)) if node >= 0 else 0
+        depth = len(path_to(state.parents or [], node))
         logits = self._logits(state.text)
         if depth == len(logits):
             return Siblings()
