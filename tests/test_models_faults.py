@@ -241,7 +241,7 @@ def test_a_model_that_ignores_its_cache_is_refused(folders):
     hf_model = load_hf_model(folders["small"], torch.float32)
     model = TransformersModel(hf_model, describe_model(hf_model, "test", "test", "none"))
     forgetful = hf_model.forward
-    model._model = lambda **inputs: forgetful(**inputs | {"past_key_values": None, "use_cache": False})
-    model._model.config = hf_model.config
+    model.module = lambda **inputs: forgetful(**inputs | {"past_key_values": None, "use_cache": False})
+    model.module.config = hf_model.config
     with pytest.raises(UserError, match="does not keep its past in the cache .*: choose another"):
         model.prefill([1, 2])

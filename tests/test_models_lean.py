@@ -55,8 +55,8 @@ def test_the_general_engine_says_where_rows_depend_on_their_company():
     hf_model = random_model(CONFIGS["llama"])
     alone, other = general(hf_model), general(hf_model)
     forward = hf_model.forward
-    other._model = lambda **given: forward(**given)  # of several rows slightly other logits than of one
-    other._model.config = hf_model.config
+    other.module = lambda **given: forward(**given)  # of several rows slightly other logits than of one
+    other.module.config = hf_model.config
     head = hf_model.lm_head.forward
     hf_model.lm_head.forward = lambda x: head(x) + 1e-6 * x.shape[-2]
     other.set_threads(1)

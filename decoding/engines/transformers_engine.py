@@ -36,7 +36,7 @@ def check_rewindable(hf_model: Any) -> None:
 
 
 class TransformersModel(CachedModel):
-    """A :class:`~decoding.engines.base.CachedModel` around a transformers causal LM."""
+    """A :class:`~decoding.engines.base.CachedModel` around ``module``, a transformers causal LM."""
 
     def __init__(self, hf_model: Any, info: ModelInfo) -> None:
         config = hf_model.config.get_text_config()
@@ -48,7 +48,7 @@ class TransformersModel(CachedModel):
         self._ahead = 0  # how far the next token's position is beyond its place in the cache
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
-        self._model = hf_model.eval()
+        self.module = hf_model.eval()
         weight = hf_model.get_input_embeddings().weight
         self._device, self._dtype = weight.device, weight.dtype
         taken = inspect.signature(hf_model.forward).parameters
@@ -72,7 +72,7 @@ class TransformersModel(CachedModel):
         self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
-        x = self._model.get_input_embeddings()(torch.tensor([ids], device=self._device)) + added
+        x = self.module.get_input_embeddings()(torch.tensor([ids], device=self._device)) + added
         places = self._places(len(ids)) if branches is None else self._tree(branches)
         return self._forward(ids, last, {"inputs_embeds": x} | places)
 
@@ -80,7 +80,7 @@ class TransformersModel(CachedModel):
         """As :meth:`.lean.LeanModel.take_projections`."""
         shape = (weights, layers, self.hidden_size, self._device, self._dtype)
         if HEADS_WEIGHT in weights:
-            head = self._model.get_output_embeddings()
+            head = self.module.get_output_embeddings()
             self.parallel_heads = ParallelHeads(*shape, lambda states: head(states).float())
         else:
             self.projections = Projections(*shape)
@@ -104,7 +104,7 @@ class TransformersModel(CachedModel):
         self._ahead = 0
         if prompt.embeddings is None:
             return {}
-        x = self._model.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))
+        x = self.module.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))
         x[0, prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
         if prompt.positions is None:
             return {"inputs_embeds": x}
@@ -129,11 +129,6 @@ class TransformersModel(CachedModel):
         positions = torch.tensor([branches.positions], device=self._device) + self._ahead
         return {"attention_mask": mask[None, None].to(self._device), "position_ids": positions}
 
-    @property
-    def module(self) -> Any:
-        """transformers' own model."""
-        return self._model
-
     def _new_cache(self) -> None:
         self._layers: list[RewindableLayer] = []
 
@@ -156,11 +151,11 @@ class TransformersModel(CachedModel):
         if self._chooses_rows:
             inputs["logits_to_keep"] = keep
         wants_states = bool(self.kept_layers)
-        out = self._model(**inputs, past_key_values=self._cache, use_cache=True, output_hidden_states=wants_states)
+        out = self.module(**inputs, past_key_values=self._cache, use_cache=True, output_hidden_states=wants_states)
         self.length += len(ids)
         if self._cache.get_seq_length() != self.length:
             raise UserError(
-                f"The model type {self._model.config.model_type} does not keep its past in the cache "
+                f"The model type {self.module.config.model_type} does not keep its past in the cache "
                 "that it is given, so it cannot be rewound: choose another model."
             )
         self.last_states = tuple(out.hidden_states[layer][0] for layer in self.kept_layers)
