@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..files import sha256_of, write_whole
 from .ngrams import read_ngrams
 
@@ -120,12 +120,9 @@ def read_policy(
 
 
 def _read_json(path: Path, policy: str) -> dict[str, Any]:
+    content = _read_file(path, f"the policy {policy}")
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"The file of the policy {policy} is too large: {AGAIN}.")
-        fields = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"Cannot read the policy {policy}: {error.strerror or error}.") from error
+        fields = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise UserError(f"The file of the policy {policy} is damaged (no sound JSON): {AGAIN}.") from error
     if not isinstance(fields, dict):
@@ -134,20 +131,22 @@ def _read_json(path: Path, policy: str) -> dict[str, Any]:
 
 
 def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]:
+    content = _read_file(path, f"the weights of the policy {policy}")
+    if sha256_of(content) != digest:
+        raise UserError(f"The weights of the policy {policy} are damaged or of another fit: {AGAIN}.")
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"The weights of the policy {policy} are too large: {AGAIN}.")
-        data = path.read_bytes()
-        if sha256_of(data) != digest:
-            raise UserError(f"The weights of the policy {policy} are damaged or of another fit: {AGAIN}.")
-        stored = load(data)
-        return {name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in stored.items()}
-    except OSError as error:
-        raise UserError(f"Cannot read the weights of the policy {policy}: {error.strerror or error}.") from error
+        stored = load(content)
     except (SafetensorError, KeyError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"The weights of the policy {policy} are damaged: {AGAIN}.") from error
+    return {name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in stored.items()}
+
+
+def _read_file(path: Path, what: str) -> bytes:
+    """Raises UserError for a file that is too large or cannot be read."""
+    with explained(f"Cannot read {what}"):
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"The file of {what} is too large: {AGAIN}.")
+        return path.read_bytes()
 
 
 def _stored(array: np.ndarray) -> np.ndarray:
