@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class HuggingFaceHub:
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 kwargs["disable"] = False
-                kwargs["file"] = _Nowhere()
+                kwargs["file"] = StringIO()
                 kwargs.pop("name", None)
                 super().__init__(*args, **kwargs)
 
@@ -94,9 +95,3 @@ class HuggingFaceHub:
             raise UserError(
                 f"{name} could not be loaded from the Hub: {type(error).__name__}. Check the network and try again."
             ) from error
-
-
-class _Nowhere:
-    def write(self, text: str) -> None: ...
-
-    def flush(self) -> None: ...

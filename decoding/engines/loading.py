@@ -60,11 +60,6 @@ def choose_device(device: str) -> str:
     return device
 
 
-def weight_bytes(folder: Path) -> int:
-    """Size of the safetensors files in ``folder``, in bytes."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json. Raises UserError if this is not a model that can be loaded."""
     config = config_in(folder, folder.name)
