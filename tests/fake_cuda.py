@@ -183,8 +183,11 @@ class FakeEvent:
 
 @contextmanager
 def fake_cuda(monkeypatch):
-    """Replaces the streams, graphs and events of ``torch.cuda`` with a FakeCuda."""
+    """Replaces the streams, graphs and events of ``torch.cuda`` with a FakeCuda; models that are made have no packed
+    layout, as on a GPU.
+    """
     cuda = FakeCuda()
+    monkeypatch.setattr("decoding.engines.instructions.packs", lambda: False)
     for name in REPLACED:
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cuda.clear_workspaces, raising=False)
@@ -224,7 +227,5 @@ def fake_gpu(monkeypatch, free_bytes: int = 2**40):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free_bytes, free_bytes))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        for module in ("loading", "pair"):
-            monkeypatch.setattr(f"decoding.engines.{module}.gpu_count", lambda: 1)
-        monkeypatch.setattr("decoding.engines.instructions.packs", lambda: False)  # a GPU has no packed layout
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         yield cuda

@@ -8,7 +8,6 @@ import torch
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import make_draft, prepare
 from decoding.engines.cuda import CudaModel
-from decoding.engines.linears import DenseLinear
 from decoding.engines.loading import load_hf_model
 from decoding.engines.pair import Pair, load_pair
 from decoding.lookahead.base import DraftState
@@ -95,7 +94,6 @@ def test_an_uncapped_oracle_goes_step_by_step_beyond_the_longest_graph(pairs):
 @pytest.fixture
 def graph_pair(lively_pair, monkeypatch):
     """The same weights on fixed buffers whose passes are recorded and replayed, timed by CUDA's events."""
-    monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)
     with fake_cuda(monkeypatch) as cuda:
         pair = on_fixed_buffers(lively_pair)
         for model in (pair.target, pair.draft()):

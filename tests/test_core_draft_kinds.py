@@ -115,11 +115,7 @@ def test_it_receives_the_targets_hidden_states_of_what_was_accepted(tiny_pair, m
 class Listener(ModelDraft):
     """A kind that is told the target's states and does not read them."""
 
-    abilities = DraftAbilities(text_only=False, layers=(-1,))
-
-    @classmethod
-    def abilities_as(cls, kind):
-        return DraftAbilities(text_only=False, layers=kind.layers)
+    abilities = DraftAbilities(text_only=False)
 
 
 def feature_pair():

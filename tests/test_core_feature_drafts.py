@@ -79,7 +79,7 @@ def pair(request, models):
 def _on_fixed_buffers(folder) -> CudaModel:
     hf_model = loading.load_hf_model(folder, torch.float32)
     info = loading.describe_model(hf_model, folder.name, "", "")
-    return CudaModel(hf_model, info, "float32", "cpu", graphs=False)
+    return CudaModel(hf_model, info, "float32", "cpu")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from decoding.errors import UserError
+from decoding.lookahead import policy_files
 from decoding.lookahead.fitted import load_heads, need_head
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.lookahead.policy_files import read_policy, write_policy
@@ -123,6 +124,12 @@ def test_a_file_that_is_no_json_object_is_reported(folder, content):
     (folder / "disco.json").write_bytes(content)
     with pytest.raises(UserError, match="disco is damaged"):
         need_head("disco", load_heads(folder, TARGET, DRAFT))
+
+
+def test_files_that_are_too_large_are_not_read(folder, monkeypatch):
+    monkeypatch.setattr(policy_files, "MAX_BYTES", 100)
+    with pytest.raises(UserError, match="The file of the policy specdecpp is too large"):
+        read_policy(folder, "specdecpp")
 
 
 def test_damaged_or_missing_weights_are_reported(folder):

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from decoding.engines.base import CachedModel
-from decoding.engines.cuda import CudaModel, Drafted, key_bucket, row_bucket
+from decoding.engines.cuda import CudaModel, key_bucket, row_bucket
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.inputs import FINAL
-from decoding.engines.linears import DenseLinear
 from decoding.errors import UserError
 from decoding.loop.drafting import prefill
 
@@ -102,7 +101,6 @@ def test_buckets():
 
 @pytest.fixture
 def cuda(monkeypatch):
-    monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)  # as on a GPU
     with fake_cuda(monkeypatch) as cuda:
         yield cuda
 
@@ -150,12 +148,12 @@ def one_iteration(draw, text, draft, target, plain):
             steps, unread = [*steps, step.token], [step.token]
         assert step.p == pytest.approx(float(row.softmax(-1).max()), abs=1e-5)
         torch.testing.assert_close(draft.last_states, plain.last_states, atol=1e-4, rtol=0)
-        drafted = Drafted(torch.tensor(steps))
-    assert drafted.tokens.tolist() == expected and draft.length == len(text) + n - 1
+        drafted = torch.tensor(steps)
+    assert drafted.tolist() == expected and draft.length == len(text) + n - 1
     wrong = draw.randint(0, n)
-    spoiled = drafted.tokens.clone()
+    spoiled = drafted.clone()
     spoiled[wrong : wrong + 1] = (spoiled[wrong : wrong + 1] + 1) % 60
-    tokens, choices, n_accepted = target.verify_planned(text[-1], Drafted(spoiled), 60)
+    tokens, choices, n_accepted = target.verify_planned(text[-1], spoiled, 60)
     assert n_accepted == wrong and tokens == spoiled.tolist() and choices[:wrong] == expected[:wrong]
     assert target.length == len(text) + n
     target.rewind(len(text) - 1)

@@ -13,7 +13,7 @@ from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.invariance import PARTS, pad_rows
 from decoding.engines.lean import is_lean
-from decoding.engines.transformers_engine import refusal
+from decoding.engines.transformers_engine import check_rewindable
 from decoding.errors import UserError
 from decoding.loop.features import all_rows
 from tests.lean_models import CONFIGS, fixed, general, ids, lean, lean_config, random_model
@@ -55,8 +55,8 @@ def test_the_general_engine_says_where_rows_depend_on_their_company():
     hf_model = random_model(CONFIGS["llama"])
     alone, other = general(hf_model), general(hf_model)
     forward = hf_model.forward
-    other._model = lambda **given: forward(**given)  # of several rows slightly other logits than of one
-    other._model.config = hf_model.config
+    other.module = lambda **given: forward(**given)  # of several rows slightly other logits than of one
+    other.module.config = hf_model.config
     head = hf_model.lm_head.forward
     hf_model.lm_head.forward = lambda x: head(x) + 1e-6 * x.shape[-2]
     other.set_threads(1)
@@ -160,7 +160,8 @@ def test_opt_with_its_learned_positions_runs_on_the_general_engine():
     shape = dict(hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=64)
     config = OPTConfig(vocab_size=128, max_position_embeddings=128, **shape)
     hf_model = random_model(config)
-    assert not is_lean(config) and refusal(hf_model) is None
+    assert not is_lean(config)
+    check_rewindable(hf_model)
     model, text = general(hf_model), ids(30)
     with torch.no_grad():
         expected = hf_model(torch.tensor([text])).logits[0]

@@ -91,8 +91,8 @@ def test_bytes_of_a_download_are_counted(monkeypatch, tmp_path):
 def test_a_target_too_large_for_one_gpu_goes_over_several_or_is_refused(folders, monkeypatch, gpus, free, spreads):
     """``free`` memory on each GPU, as a share of what the pair needs."""
     sizes = list(map(size_of, folders.values()))
-    need = sum(estimate_memory(*astuple(size), find_format("bfloat16"), "cuda", 8192).peak for size in sizes)
-    monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
+    need = sum(estimate_memory(*astuple(size), find_format("bfloat16"), "cuda", 8192) for size in sizes)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(pair_module, "free_memory", lambda device: int(free * need))
     if spreads is None:
         with pytest.raises(UserError, match="of memory on the GPU"):

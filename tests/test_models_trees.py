@@ -8,7 +8,6 @@ from transformers import BloomConfig
 
 from decoding.engines.cuda import MAX_TREE
 from decoding.engines.inputs import Branches, EncodedPrompt
-from decoding.engines.linears import DenseLinear
 from decoding.records.proposal import path_to
 from tests.fake_cuda import fake_cuda
 from tests.lean_models import CONFIGS, fixed, general, ids, lean, lean_config, random_model
@@ -40,7 +39,7 @@ def test_each_node_of_a_tree_is_read_as_the_end_of_its_own_path(models, name, pa
     model.prefill(text)
     cut = data.draw(st.integers(0, len(parents)))  # in two passes, as a draft that grows a tree reads it
     parts = [
-        model.extend(tokens[first:end], Branches.below(trunk, parents[:end], first))
+        model.extend(tokens[first:end], Branches.below(trunk, parents[:end]).part(first, end))
         for first, end in ((0, cut), (cut, len(parents)))
         if first < end
     ]
@@ -95,10 +94,9 @@ def test_what_cannot_be_kept_or_read_is_an_error(models):
 
 
 def test_trees_are_read_by_graphs_too(hf_model, monkeypatch):
-    monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)  # as on a GPU
-    model, plain = fixed(hf_model), lean(hf_model)
-    model._runner.records = True
     with fake_cuda(monkeypatch):
+        model, plain = fixed(hf_model), lean(hf_model)
+        model._runner.records = True
         for seed in range(3):  # the same graph, other trees
             parents, tokens = [-1, 0, 1, -1, 3] if seed % 2 else [-1, -1, 0, 1, 2], ids(5, seed=seed)
             for one in (model, plain):

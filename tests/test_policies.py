@@ -57,7 +57,7 @@ def test_confidence_goes_on_while_the_last_token_was_sure():
 
 
 def test_entropy_stops_above_its_threshold():
-    policy, state = Entropy(), DraftState()
+    policy, state = Entropy(0.3), DraftState()
     assert policy.should_draft(state) and policy.stops_above
     state.entropy.append(0.5)  # sqrt(0.15 * 0.5) = 0.27
     assert policy.should_draft(state)

@@ -17,10 +17,11 @@ from ..analysis.metrics import Spread
 from ..comparison.costs import measure_costs
 from ..comparison.prepare import load_heads_of
 from ..comparison.recorder import Recorder
-from ..engines.base import CachedModel, is_on_device
+from ..engines.base import CachedModel
 from ..engines.formats import find_format
 from ..engines.pair import Pair
 from ..loop.clock import wait_for
+from ..loop.device_drafting import is_on_device
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 
 PLAIN, STATIC = "autoregressive", "static:5"

@@ -5,8 +5,8 @@ Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -47,23 +47,19 @@ class CachedModel(Protocol):
 
     # Optional abilities of an engine, all absent by default.
     head_ids: np.ndarray | None = None  # a reduced head: the sorted ids that it may propose, whose logits it gives
-    works_on_device: bool = False  # greedy work without logits on the host: it is a DeviceModel
+    works_on_device: bool = False  # greedy work without logits on the host: it is a CudaModel
     can_fork: bool = False  # fork() is there
     can_branch: bool = False  # extend() reads trees
     tied: bool = False  # embedding and head are one tensor
     note: str | None = None  # a sentence for the notes of a run
-    projections: Projections | None = None  # it reads hidden states: it is a FeatureModel
+    projections: Projections | None = None  # a draft that reads hidden states: what they become beside a token
     parallel_heads: ParallelHeads | None = None  # all that it guesses with
+    cache_bytes_per_token: int = 0  # that a pass reads; 0: unknown
 
     @property
     def records_graphs(self) -> bool:
         """Whether CUDA graphs are recorded for its passes."""
         return False
-
-    @property
-    def cache_bytes_per_token(self) -> int:
-        """Cache bytes that a pass reads per token; 0 if unknown."""
-        return 0
 
     def fork(self) -> CachedModel:
         """The same weights with a separate, empty cache; where ``can_fork``."""
@@ -79,6 +75,15 @@ class CachedModel(Protocol):
         the text and its ancestors, so its logits are those of a plain pass over its path.
         """
 
+    def extend_with(
+        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
+    ) -> torch.Tensor:
+        """As ``extend`` with ``added`` [n, hidden_size] added to the embeddings of ``ids``; where ``projections``.
+
+        Returns only the logits after the ``last`` of them, [last, vocab].
+        """
+        raise ValueError(f"the engine of {self.info.name} reads no hidden states")
+
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keeps the first ``length`` tokens and ``rows``, which move up behind them; discards all others.
 
@@ -88,41 +93,6 @@ class CachedModel(Protocol):
     def set_threads(self, threads: int) -> None:
         """Changes the number of CPU threads."""
         self.info.threads = threads
-
-
-@runtime_checkable
-class FeatureModel(CachedModel, Protocol):
-    """A draft that reads hidden states; ``projections`` turn them into what it reads with a token."""
-
-    def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
-        """Makes a model a draft that reads the target's states after ``layers`` layers: by projections of them, or
-        by parallel heads (projections.py).
-        """
-
-    def extend_with(
-        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
-    ) -> torch.Tensor:
-        """As ``extend`` with ``added`` [n, hidden_size] added to the embeddings of ``ids``.
-
-        Returns only the logits after the ``last`` of them, [last, vocab].
-        """
-
-
-@runtime_checkable
-class DeviceModel(CachedModel, Protocol):
-    """An engine with greedy work that never brings logits to the host (cuda.py)."""
-
-    def draft_step(self, ids: list[int], vocab: int) -> Any:
-        """Appends ``ids`` and proposes the next token, with its features."""
-
-    def draft_planned(self, ids: list[int], n: int, vocab: int) -> Any:
-        """Appends ``ids`` and proposes ``n`` tokens, which stay on the device."""
-
-    def verify_planned(self, last: int, drafted: Any, vocab: int) -> tuple[list[int], list[int], int]:
-        """Checks such proposals; returns their ids, the first choices and the number of accepted ones."""
-
-    def choices(self, ids: list[int], vocab: int) -> list[int]:
-        """Appends ``ids`` and returns the first choice after each."""
 
 
 def check_prompt(ids: list[int], max_length: int) -> None:
@@ -147,13 +117,3 @@ def check_rewind(length: int, current: int, rows: Sequence[int] = ()) -> None:
         raise ValueError(f"cannot rewind to {length}: the cache holds {current} tokens")
     if rows and not (length <= rows[0] and rows[-1] < current and all(a < b for a, b in zip(rows, rows[1:]))):
         raise ValueError(f"cannot keep the rows {list(rows)} after {length} of {current} tokens")
-
-
-def is_on_device(model: CachedModel) -> TypeGuard[DeviceModel]:
-    """Whether it offers greedy work that never brings logits to the host."""
-    return model.works_on_device
-
-
-def reads_states(model: CachedModel) -> TypeGuard[FeatureModel]:
-    """Whether it is a draft that reads hidden states with each token."""
-    return model.projections is not None

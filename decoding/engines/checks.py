@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +85,6 @@ def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, 
         )
 
 
-@dataclass(slots=True)
-class Estimate:
-    """Bytes of memory that a model needs, and its peak while loading."""
-
-    weights: int
-    cache: int
-    peak: int
-
-
 def stored_dtype(config: dict[str, Any]) -> str:
     """The dtype of a checkpoint's weights, as its configuration says: "float32", "bfloat16" or "float16"."""
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
@@ -104,16 +93,15 @@ def stored_dtype(config: dict[str, Any]) -> str:
 
 def estimate_memory(
     config: dict[str, Any], stored_bytes: int, weights: WeightFormat, device: str, max_length: int
-) -> Estimate:
-    """Memory of a model whose safetensors have ``stored_bytes``, run with ``weights``.
+) -> int:
+    """Peak bytes of memory of a model whose safetensors have ``stored_bytes``, run with ``weights``.
 
     The lean engine on a CPU makes its own form of the weights, so that both forms exist for a while.
     """
     parameters = stored_bytes / _ITEM[stored_dtype(config)]
     size = int(parameters * max(weights.layer_bytes, weights.head_bytes))
     cache = _cache_bytes(config, weights.compute.itemsize, max_length)
-    peak = int(SPARE * ((stored_bytes + size if device == "cpu" else size) + cache))
-    return Estimate(size, cache, peak)
+    return int(SPARE * ((stored_bytes + size if device == "cpu" else size) + cache))
 
 
 def _cache_bytes(config: dict[str, Any], item: int, max_length: int) -> int:
@@ -142,11 +130,7 @@ def free_memory(device: str) -> int | None:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
         return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
+    except (OSError, KeyError, ValueError):  # no Linux
         return None
 
 

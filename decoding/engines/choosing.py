@@ -19,7 +19,7 @@ from .formats import WeightFormat, all_formats, find_format
 from .instructions import multiplies_bfloat16
 from .kept_trials import usual
 from .lean import LeanModel
-from .threads import GAIN, Which, best_use, time_passes, use_threads
+from .threads import Which, best_use, nearly_fastest, time_passes, use_threads
 
 TRIAL_WEIGHTS = 48_000_000  # at least so many in the layers of a trial: more than a processor's cache holds
 
@@ -53,7 +53,7 @@ def draft_formats(dtype: str, rounded_to: str, device: str, stored: str) -> list
 
 def _asked_for(dtype: str, device: str) -> WeightFormat:
     found = find_format(dtype)
-    if device != "cpu" and not found.gpu:
+    if device != "cpu" and not found.general:
         raise UserError(f"{found.name} runs on a CPU only, not on {device}: leave the number format at auto here.")
     return found
 
@@ -84,19 +84,15 @@ def fastest(
         models = {one.name: _first_layers(one, hf_model, info, head_ids) for one in formats}
         able = {name: model for name, model in models.items() if model is not None}
         passes = time_passes(able, rows, threads)
-        best_s = _best_of(best_use(passes))
-        chosen, *others = best_s  # in the order of ``formats``
-        for name in others:
-            if best_s[name] < GAIN * best_s[chosen]:
-                chosen = name
+        chosen = nearly_fastest(_best_of(best_use(passes)))
         return chosen, _best_of({which: by_rows[rows[0]] for which, by_rows in passes.items()})
 
     subject = replace(info, dtype="auto", threads=0)
-    return find_format(str(usual("format", subject, [one.name for one in formats], rows, trial)))
+    return find_format(str(usual("format", subject, tuple(one.name for one in formats), rows, trial)))
 
 
 def _best_of(seconds: Mapping[Which, float]) -> dict[str, float]:
-    """By format, with the number of threads that suits it best."""
+    """By format, in the same order, with the number of threads that suits it best."""
     return {name: min(s for (which, _), s in seconds.items() if which == name) for name, _ in seconds}
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from ..records.trace import ModelInfo
 from .attention import CacheShape, Plan, grouped_attention, whole_blocks
-from .base import DEFAULT_MAX_LENGTH, OUTSIDE, check_room
+from .base import OUTSIDE, check_room
 from .cuda_graphs import GraphRunner
 from .inputs import Branches
 from .lean import LeanModel
@@ -49,16 +49,6 @@ def key_bucket(length: int, capacity: int) -> int:
     while keys < length:
         keys *= 2
     return min(keys, capacity)
-
-
-@dataclass(slots=True)
-class Drafted:
-    """Proposals on the device, [n] int64; valid until the draft's next pass."""
-
-    tokens: torch.Tensor
-
-    def __len__(self) -> int:
-        return self.tokens.shape[0]
 
 
 @dataclass(slots=True)
@@ -116,7 +106,7 @@ class FixedAttention:
 
 
 class CudaModel(LeanModel):
-    """A Llama-shaped model whose passes are CUDA graphs (on a CPU, or with ``graphs`` off: plain calls)."""
+    """A Llama-shaped model whose passes are CUDA graphs (on a CPU: plain calls)."""
 
     works_on_device = True
     can_fork = False
@@ -129,11 +119,9 @@ class CudaModel(LeanModel):
         info: ModelInfo,
         weights: str,
         device: str = "cuda",
-        max_length: int = DEFAULT_MAX_LENGTH,
-        graphs: bool = True,
         head_ids: torch.Tensor | None = None,
     ) -> None:
-        super().__init__(hf_model, info, weights, device, max_length, head_ids)
+        super().__init__(hf_model, info, weights, device, head_ids)
         with self._building():
             self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
             self._offsets = torch.arange(MAX_ROWS, device=self.device)
@@ -143,7 +131,7 @@ class CudaModel(LeanModel):
             if self.tied and head_ids is None:  # one copy on the device serves both
                 self.head = DenseHead(self.embedding)
         self._pins = self.device.type == "cuda"
-        self._runner = GraphRunner(self.device, graphs)
+        self._runner = GraphRunner(self.device)
         info.engine = _GRAPHS if self._runner.records else _EAGER
 
     @property
@@ -174,16 +162,13 @@ class CudaModel(LeanModel):
 
     @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        """Logits after each of ``ids``, [n, vocab] float32 on the device; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
         logits, states = [], []
         one_pass = len(ids) <= MAX_ROWS
         for first in range(0, len(ids), MAX_ROWS):
             part = ids[first : first + MAX_ROWS]
-            if branches is None:
-                out_logits, out_states = self._pass(part)
-            else:
-                out_logits, out_states = self._tree_pass(part, branches.part(first, first + MAX_ROWS))
+            nodes = None if branches is None else branches.part(first, first + MAX_ROWS)
+            out_logits, out_states = self._pass(part, nodes)
             logits.append(self._lasting(out_logits[: len(part)]))
             states.append(tuple(one[: len(part)] if one_pass else one[: len(part)].clone() for one in out_states))
         self.last_states = states[0] if one_pass else tuple(map(torch.cat, zip(*states)))
@@ -211,10 +196,10 @@ class CudaModel(LeanModel):
         return DraftStep(int(token), p, entropy, top)
 
     @torch.inference_mode()
-    def draft_planned(self, ids: list[int], n: int, vocab: int) -> Drafted:
+    def draft_planned(self, ids: list[int], n: int, vocab: int) -> torch.Tensor:
         """Appends ``ids`` and greedily proposes ``n`` tokens without a copy to the host.
 
-        The last proposal is not in the cache afterwards.
+        Returns them on the device, [n] int64, valid until the next pass. The last one is not in the cache afterwards.
         """
         check_room(self.length, len(ids) + n - 1, self.max_length)
         if len(ids) > LEAST_ROWS:  # normally one or two: graphs are recorded for one number of rows only
@@ -225,10 +210,10 @@ class CudaModel(LeanModel):
         tokens = self._launch(("planned", n, keys, vocab), lambda: self._planned(n, keys, vocab))
         self.length += len(ids) + n - 1
         self.last_states = ()
-        return Drafted(tokens)
+        return tokens
 
     @torch.inference_mode()
-    def verify_planned(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
+    def verify_planned(self, last: int, drafted: torch.Tensor, vocab: int) -> tuple[list[int], list[int], int]:
         """Checks proposals on the device after the token ``last``: one pass, one small copy.
 
         Returns the proposals, the target's first choices (one more), and the number of accepted proposals.
@@ -236,7 +221,7 @@ class CudaModel(LeanModel):
         n = len(drafted)
         check_room(self.length, n + 1, self.max_length)
         self._fill([last], n)
-        self._input[_IDS + 1 : _IDS + 1 + n].copy_(drafted.tokens)
+        self._input[_IDS + 1 : _IDS + 1 + n].copy_(drafted)
         return self._read_verified(n, vocab)
 
     @torch.inference_mode()
@@ -260,22 +245,17 @@ class CudaModel(LeanModel):
 
     # -- the passes: the input buffer is their only variable input
 
-    def _pass(self, ids: list[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def _pass(self, ids: list[int], branches: Branches | None) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Logits and kept states of ``ids``, and of padding after them; appends the ids to the cache."""
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids)
-        key = ("pass", rows, keys, self.kept_layers)
-        out = self._launch(key, lambda: self._rows(self._first_ids(rows), 0, keys))
-        self.length += len(ids)
-        return out
-
-    def _tree_pass(self, ids: list[int], branches: Branches) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        rows = row_bucket(len(ids))
-        keys = key_bucket(self.length + rows, self._attention.capacity)
-        self._fill(ids)
-        self._fill_tree(branches)
-        key = ("tree", rows, keys, self.kept_layers)
-        out = self._launch(key, lambda: self._tree_rows(rows, keys))
+        if branches is None:
+            kind, work = "pass", lambda: self._rows(self._first_ids(rows), 0, keys)
+        else:
+            self._fill_tree(branches)
+            kind, work = "tree", lambda: self._tree_rows(rows, keys)
+        out = self._launch((kind, rows, keys, self.kept_layers), work)
         self.length += len(ids)
         return out
 

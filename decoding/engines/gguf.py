@@ -11,34 +11,22 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import UserError, is_out_of_memory
+from ..errors import UserError, first_line, is_out_of_memory
 from ..files import sha256_of_file, whole_folder
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import ORIGIN_FILE, GgufRecord
 from .checks import check_memory, free_memory
 from .formats.int4 import GROUP, MIDDLE, Groups
-from .hub import Hub, Report, Repository
+from .hub import HuggingFaceHub, Report, Repository
 
 PEAK_PER_BYTE = 11  # peak memory over file size: 4.5 bits per weight become four bytes, plus two more
 _FORMAT = 1  # version of an unpacked folder: raise it when its content changes
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """``origin.json`` of an unpacked folder; ``fingerprint`` is that of the written config and weights."""
-
-    file: str
-    sha256: str
-    dtype: str
-    fingerprint: str
-    format: int = _FORMAT
 
 
 def record_of(file: Path) -> GgufRecord:
@@ -50,7 +38,7 @@ def record_of(file: Path) -> GgufRecord:
     return GgufRecord(name or kind, file.name, hash_of(file), kind if name else "GGUF")
 
 
-def unpack(record: GgufRecord, hub: Hub, report: Report, file: Path | None = None) -> Path:
+def unpack(record: GgufRecord, hub: HuggingFaceHub, report: Report, file: Path | None = None) -> Path:
     """The folder with the weights of ``record`` in bfloat16, created if it is missing or damaged.
 
     ``file``: its path, if known. Raises UserError.
@@ -65,27 +53,21 @@ def unpack(record: GgufRecord, hub: Hub, report: Report, file: Path | None = Non
     try:
         with whole_folder(folder, lambda: _is_whole(folder, record)) as beside:
             _write_model(path, beside, record, report)
-            origin = Origin(record.file, record.sha256, "bfloat16", fingerprint(beside))
-            (beside / ORIGIN_FILE).write_text(json.dumps(asdict(origin), indent=1) + "\n", encoding="utf-8")
+            (beside / ORIGIN_FILE).write_text(json.dumps(_origin(beside, record), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{record.name} could not be unpacked into {folder.parent} ({error}).") from error
     return folder
 
 
-def file_of(record: GgufRecord, hub: Hub, report: Report, file: Path | None = None) -> Path:
+def file_of(record: GgufRecord, hub: HuggingFaceHub, report: Report, file: Path | None = None) -> Path:
     """The GGUF file of ``record``: ``file``, or in its package, or downloaded. Raises UserError."""
     path = file or record.packaged() or _download(record, hub, report)
-    check_file(path, record)
-    return path
-
-
-def check_file(path: Path, record: GgufRecord) -> None:
-    """Raises UserError if the file is not the recorded one."""
     if hash_of(path) != record.sha256:
         raise UserError(
             f"{path.name} is not the file that this pair was made for (its hash differs): delete it and install "
             f"{record.package or 'it'} again."
         )
+    return path
 
 
 def hash_of(path: Path) -> str:
@@ -96,7 +78,7 @@ def hash_of(path: Path) -> str:
         raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error
 
 
-def _download(record: GgufRecord, hub: Hub, report: Report) -> Path:
+def _download(record: GgufRecord, hub: HuggingFaceHub, report: Report) -> Path:
     if not record.repository:
         raise UserError(record.why_missing())
     done = 0
@@ -117,16 +99,20 @@ def _download(record: GgufRecord, hub: Hub, report: Report) -> Path:
 def _is_whole(folder: Path, record: GgufRecord) -> bool:
     """Whether ``folder`` is undamaged and was made from this file."""
     try:
-        found = json.loads((folder / ORIGIN_FILE).read_text(encoding="utf-8"))
-        written = Origin(record.file, record.sha256, "bfloat16", fingerprint(folder))
+        return json.loads((folder / ORIGIN_FILE).read_text(encoding="utf-8")) == _origin(folder, record)
     except (OSError, ValueError):
         return False
-    return found == asdict(written)
+
+
+def _origin(folder: Path, record: GgufRecord) -> dict[str, str | int]:
+    """What origin.json of an unpacked folder says: its source, and the fingerprint of its config and weights."""
+    source = {"file": record.file, "sha256": record.sha256, "dtype": "bfloat16"}
+    return {**source, "fingerprint": fingerprint(folder), "format": _FORMAT}
 
 
 def _write_model(path: Path, folder: Path, record: GgufRecord, report: Report) -> None:
     """Tokenizer, configuration and weights of the GGUF file ``path``, as transformers reads and writes them."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -138,7 +124,8 @@ def _write_model(path: Path, folder: Path, record: GgufRecord, report: Report) -
     tokenizer.save_pretrained(folder)
     report(message, 0.25)
     with _readable(path):
-        packed = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **where, **_whole_weights())
+        whole = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
+        packed = AutoModelForCausalLM.from_pretrained(path.parent, **whole, **where)
     report(message, 0.9)
     _without_quantisation(packed).save_pretrained(folder)
 
@@ -155,17 +142,7 @@ def _readable(path: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
         if is_out_of_memory(error):
             raise
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"{path.name} could not be unpacked ({why}): choose another model.") from error
-
-
-def _whole_weights() -> dict[str, Any]:
-    """Makes newer versions of transformers unpack the blocks of all models."""
-    try:
-        from transformers import GgufConfig
-    except ImportError:
-        return {}
-    return {"quantization_config": GgufConfig(dequantize=True)}
+        raise UserError(f"{path.name} could not be unpacked ({first_line(error)}): choose another model.") from error
 
 
 def _without_quantisation(packed: Any) -> Any:

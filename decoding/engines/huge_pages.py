@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,11 @@ _SMALLEST = 2 * _HUGE  # of a region: smaller ones gain nothing
 _IN_USE = 0.9  # of a region: huge pages are whole, so that those of a sparse one would take memory
 _HUGEPAGE, _COLLAPSE = 14, 25  # madvise's MADV_HUGEPAGE and MADV_COLLAPSE
 _MAPS = Path("/proc/self/smaps")
-_REGION = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw.p \S+ \S+ 0 *(\[heap\])?$")  # anonymous, private, writable
+_REGION = re.compile(  # anonymous, private, writable; then a line for each of its figures
+    r"^([0-9a-f]+)-([0-9a-f]+) rw.p \S+ \S+ 0 *(?:\[heap\])?\n(?:\w+:.*\n)*?"
+    r"Rss: *(\d+) kB\n(?:\w+:.*\n)*?AnonHugePages: *(\d+) kB$",
+    re.MULTILINE,
+)
 
 
 class Region(NamedTuple):
@@ -38,7 +41,7 @@ class Region(NamedTuple):
 def use_huge_pages() -> None:
     """Moves this process's large regions of anonymous memory to huge pages; logs why where the system cannot."""
     try:
-        regions = list(read_regions(_MAPS.read_text()))
+        regions = read_regions(_MAPS.read_text())
         advise = ctypes.CDLL(None, use_errno=True).madvise
     except (OSError, AttributeError) as error:
         log.info("no huge pages: %s", error)
@@ -55,20 +58,9 @@ def is_worth_moving(region: Region) -> bool:
     return size >= _SMALLEST and region.used >= _IN_USE * size and region.huge < _IN_USE * region.used
 
 
-def read_regions(smaps: str) -> Iterator[Region]:
+def read_regions(smaps: str) -> list[Region]:
     """The anonymous, private, writable regions in the text of ``/proc/<pid>/smaps``."""
-    start = end = used = 0
-    for line in smaps.splitlines():
-        key, _, value = line.partition(":")
-        if (found := _REGION.match(line)) is not None:
-            start, end = int(found[1], 16), int(found[2], 16)
-        elif "-" in line.split(" ", 1)[0]:
-            start = end = 0  # a file's, or not writable
-        elif key == "Rss" and end:
-            used = _kilobytes(value)
-        elif key == "AnonHugePages" and end:
-            yield Region(start, end, used, _kilobytes(value))
-
-
-def _kilobytes(value: str) -> int:
-    return int(value.split()[0]) << 10
+    return [
+        Region(int(start, 16), int(end, 16), int(used) << 10, int(huge) << 10)
+        for start, end, used, huge in _REGION.findall(smaps)
+    ]

@@ -89,15 +89,15 @@ class Branches:
     paths: list[list[int]]
 
     @classmethod
-    def below(cls, trunk: int, parents: Sequence[int], first: int = 0) -> Branches:
-        """The rows ``first`` and following of a tree whose row i stands in the cache at ``trunk + i``.
+    def below(cls, trunk: int, parents: Sequence[int]) -> Branches:
+        """A tree whose row i stands in the cache at ``trunk + i``.
 
         ``parents[i]`` is the row that row i follows, less than i, or -1 if it follows the trunk.
         """
         paths: list[list[int]] = []
         for row, parent in enumerate(parents):
             paths.append([*(paths[parent] if parent >= 0 else ()), trunk + row])
-        return cls(trunk, paths[first:])
+        return cls(trunk, paths)
 
     @property
     def positions(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -76,22 +76,28 @@ def age_of(date: str | None) -> timedelta:
 
 
 def usual(
-    kind: str, model: ModelInfo, choices: Sequence[Choice], rows: tuple[int, ...], trial: Callable[[], Outcome]
+    kind: str,
+    model: ModelInfo,
+    choices: tuple[Choice, ...],
+    rows: tuple[int, ...],
+    trial: Callable[[], Outcome],
+    anew: bool = False,
 ) -> Choice:
     """What was kept for ``model`` on this machine, else what ``trial`` finds, which is then kept. ``kind`` ("threads",
-    "format") and ``choices`` say what is chosen; ``rows``: of a trial's passes.
+    "format") and ``choices`` say what is chosen; ``rows``: of a trial's passes; ``anew``: whatever was kept.
     """
-    kept = _read(kind, model, choices)
+    kept = None if anew else _read(kind, model, choices)
     if kept is not None and kept.rows == rows and age_of(kept.found) <= MAX_AGE:
         return kept.chosen
-    return _keep(kind, model, choices, rows, *trial())
+    chosen, seconds = trial()
+    found = Trial(model, describe_machine(), choices, rows, chosen, now(), seconds)
+    keep(_ADAPTER, _path(kind, model, choices), found)
+    return chosen
 
 
-def usual_threads(model: CachedModel, rows: Sequence[int]) -> int:
+def usual_threads(model: CachedModel, rows: tuple[int, ...], anew: bool = False) -> int:
     """The number kept for ``model`` on this machine, else the best one by trial, which is then kept."""
-    return int(
-        usual("threads", _alike(model), thread_choices(), tuple(rows), lambda: (choose_threads(model, tuple(rows)), {}))
-    )
+    return int(usual("threads", _alike(model), thread_choices(), rows, lambda: (choose_threads(model, rows), {}), anew))
 
 
 def try_again(model: CachedModel) -> None:
@@ -102,34 +108,18 @@ def try_again(model: CachedModel) -> None:
     kept = _read("threads", _alike(model), thread_choices())
     if kept is None or fixed_threads(None) is not None:
         return
-    threads = choose_threads(model, kept.rows)
-    _keep("threads", _alike(model), thread_choices(), kept.rows, threads)
+    threads = usual_threads(model, kept.rows, anew=True)
     if threads != model.info.threads:
         model.set_threads(threads)
 
 
-def _keep(
-    kind: str,
-    model: ModelInfo,
-    choices: Sequence[Choice],
-    rows: tuple[int, ...],
-    chosen: Choice,
-    seconds: dict[str, float] | None = None,
-) -> Choice:
-    trial = Trial(model, describe_machine(), tuple(choices), rows, chosen, now(), seconds or {})
-    keep(_ADAPTER, _path(kind, model, choices), trial)
-    return chosen
-
-
-def _read(kind: str, model: ModelInfo, choices: Sequence[Choice]) -> Trial | None:
+def _read(kind: str, model: ModelInfo, choices: tuple[Choice, ...]) -> Trial | None:
     kept = read_kept(_ADAPTER, _path(kind, model, choices))
-    if kept is None or (kept.model, kept.machine, kept.choices) != (model, describe_machine(), tuple(choices)):
-        return None
-    return kept if kept.chosen in kept.choices else None
+    return kept if kept is not None and kept.chosen in choices else None
 
 
-def _path(kind: str, model: ModelInfo, choices: Sequence[Choice]) -> Path:
-    setting = repr((model, describe_machine(), tuple(choices)))
+def _path(kind: str, model: ModelInfo, choices: tuple[Choice, ...]) -> Path:
+    setting = repr((model, describe_machine(), choices))
     return costs_folder() / f"{kind}-{digest_of(setting.encode())}.json"
 
 

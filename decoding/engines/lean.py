@@ -90,7 +90,6 @@ class LeanModel(CachedModel):
         info: ModelInfo,
         weights: str,
         device: str = "cpu",
-        max_length: int = DEFAULT_MAX_LENGTH,
         head_ids: torch.Tensor | None = None,
         stored: Mapping[str, Any] | None = None,
         layers: int | None = None,
@@ -105,13 +104,10 @@ class LeanModel(CachedModel):
         self.device = torch.device(device)
         self._head_rows = None if head_ids is None else head_ids.to(self.device)
         self.dtype = self.format.compute
-        self.max_length = min(max_length, config.max_position_embeddings)
+        self.max_length = min(DEFAULT_MAX_LENGTH, config.max_position_embeddings)
         self.length = 0
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
-        self.projections: Projections | None = None
-        self.parallel_heads: ParallelHeads | None = None
-        self.note: str | None = None  # a sentence for a run's notes
         self._padding: dict[tuple, Mapping[int, int]] = {}  # by shape and number of threads
         self._padded: Mapping[int, int] = {}  # that of all layers' products, which a pass applies once
         self._eps = config.rms_norm_eps
@@ -122,10 +118,7 @@ class LeanModel(CachedModel):
             self._pad_rows()
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
-
-    @property
-    def cache_bytes_per_token(self) -> int:
-        return 2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self.dtype.itemsize
+        self.cache_bytes_per_token = 2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self.dtype.itemsize
 
     # -- construction
 
@@ -228,6 +221,9 @@ class LeanModel(CachedModel):
         self.note = None if keeps_bits(self) else PARTS
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        """Makes it a draft that reads the target's states after ``layers`` layers: by projections of them, or by
+        parallel heads (projections.py).
+        """
         with self._building():
             shape = (weights, layers, self.hidden_size, self.device, self.dtype)
             if HEADS_WEIGHT in weights:
@@ -237,7 +233,6 @@ class LeanModel(CachedModel):
             self._pad_rows()
 
     def fork(self) -> LeanModel:
-        """The same weights with a separate, empty cache."""
         other = copy(self)
         other.length, other.last_states = 0, ()
         with self._building():
@@ -248,45 +243,47 @@ class LeanModel(CachedModel):
 
     @torch.inference_mode()
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
-        """Logits after the last token of ``prompt``, [1, vocab]; the cache then holds only the prompt."""
         prompt = encoded(prompt)
         check_prompt(prompt.ids, self.max_length)
         self.length = 0
-        return self.head(self._read(prompt.ids, PREFILL_CHUNK, prompt=prompt)[-1:])
+        return self.head(self._read(self._embed_prompt(prompt), PREFILL_CHUNK)[-1:])
 
     @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
-        return self.head(self._read(ids, ROW_CHUNK, branches))
+        return self.head(self._read(self._embed(ids), ROW_CHUNK, branches))
 
     @torch.inference_mode()
     def extend_with(
         self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
-        return self.head(self._read(ids, ROW_CHUNK, branches, added=added)[-last:])
+        return self.head(self._read(self._embed(ids) + added, ROW_CHUNK, branches)[-last:])
 
-    def _read(
-        self,
-        ids: list[int],
-        rows: int,
-        branches: Branches | None = None,
-        prompt: EncodedPrompt | None = None,
-        added: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Final-norm output of ``ids``, [n, hidden]; appends them to the cache, at most ``rows`` in one pass.
+    def _embed(self, ids: list[int]) -> torch.Tensor:
+        """Embeddings [n, hidden]; for a single token a view of its row, which saves two operations."""
+        if len(ids) == 1:
+            return self.embedding[ids[0]][None]
+        return F.embedding(torch.tensor(ids, device=self.device), self.embedding)
 
-        ``added`` [n, hidden]: added to their embeddings.
+    def _embed_prompt(self, prompt: EncodedPrompt) -> torch.Tensor:
+        """Embeddings [n, hidden], with the prompt's own in place of placeholders'."""
+        x = F.embedding(torch.tensor(prompt.ids, device=self.device), self.embedding)
+        if prompt.embeddings is not None:
+            x[prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
+        return x
+
+    def _read(self, x: torch.Tensor, rows: int, branches: Branches | None = None) -> torch.Tensor:
+        """Final-norm output of tokens with the embeddings ``x`` [n, hidden], of the same shape; appends them to the
+        cache, at most ``rows`` in one pass.
         """
-        if len(ids) <= rows:
-            hidden, self.last_states = self._forward(ids, branches, prompt, added)
+        if x.shape[0] <= rows:
+            hidden, self.last_states = self._forward(x, branches)
             return hidden
         passes = []
-        for first in range(0, len(ids), rows):
+        for first in range(0, x.shape[0], rows):
             part = None if branches is None else branches.part(first, first + rows)
-            more = None if added is None else added[first : first + rows]
-            passes.append(self._forward(ids[first : first + rows], part, prompt, more))
+            passes.append(self._forward(x[first : first + rows], part))
         self.last_states = tuple(torch.cat(parts) for parts in zip(*(states for _, states in passes)))
         return torch.cat([hidden for hidden, _ in passes])
 
@@ -299,46 +296,25 @@ class LeanModel(CachedModel):
                 self._attention.move(rows[done:], length + done)
         self.length = length + len(rows)
 
-    def _forward(
-        self,
-        ids: list[int],
-        branches: Branches | None = None,
-        prompt: EncodedPrompt | None = None,
-        added: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """One pass over ``ids`` (at most PREFILL_CHUNK of them), which appends them to the cache.
+    def _forward(self, x: torch.Tensor, branches: Branches | None) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """One pass over tokens with the embeddings ``x`` (at most PREFILL_CHUNK of them), which appends them to the
+        cache.
 
         Returns the final-norm output [n, hidden] and the hidden states of ``kept_layers``.
         """
         if self.device.type == "cpu":
             use_threads(self.info.threads)
-        start, end = self.length, self.length + len(ids)
+        n = x.shape[0]
+        start, end = self.length, self.length + n
         if branches is not None and branches.is_chain(start):
             branches = None  # the same rows are seen, in fewer steps
-        x = self._embed(ids) if prompt is None or prompt.embeddings is None else self._embed_prompt(ids, prompt)
-        x = x if added is None else x + added
         turns = slice(start, end) if branches is None else branches.positions
-        plan = self._attention.plan(start, len(ids), branches)
-        if (n := len(ids)) in self._padded:
+        plan = self._attention.plan(start, n, branches)
+        if n in self._padded:
             x = padded_to(x, self._padded[n])
         found = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)
         self.length = end
         return found
-
-    def _embed(self, ids: list[int]) -> torch.Tensor:
-        """Embeddings [n, hidden]; for a single token a view of its row, which saves two operations."""
-        if len(ids) == 1:
-            return self.embedding[ids[0]][None]
-        return F.embedding(torch.tensor(ids, device=self.device), self.embedding)
-
-    def _embed_prompt(self, ids: list[int], prompt: EncodedPrompt) -> torch.Tensor:
-        """Embeddings of the prompt's next ``ids``, [n, hidden], with the prompt's own in place of placeholders'."""
-        assert prompt.embeddings is not None
-        x = F.embedding(torch.tensor(ids, device=self.device), self.embedding)
-        first = max(prompt.at - self.length, 0)
-        own = prompt.embeddings[max(self.length - prompt.at, 0) :][: max(len(ids) - first, 0)]
-        x[first : first + len(own)] = own.to(x)
-        return x
 
     def _run_blocks(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan

@@ -154,7 +154,6 @@ class DenseHead:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight, self.bias = weight.contiguous(), bias
-        self.n_out = weight.shape[0]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.weight.dtype == torch.float32 or not x.is_cuda:
@@ -168,7 +167,7 @@ class FloatHead:
     """[n, in] -> float32 logits [n, out] by a linear layer that computes in float32."""
 
     def __init__(self, linear: Linear) -> None:
-        self.linear, self.n_out = linear, linear.n_out
+        self.linear = linear
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x.float())

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, is_out_of_memory
+from ..errors import UserError, first_line, is_out_of_memory
 from ..records.fingerprint import fingerprint
 from ..records.trace import ModelInfo
 from .base import CachedModel
@@ -26,7 +26,7 @@ from .lean import LeanModel, is_lean
 from .projections import read_projections
 from .slim import read_head_ids
 from .threads import TARGET_ROWS, thread_choices
-from .transformers_engine import TransformersModel, refusal
+from .transformers_engine import TransformersModel, check_rewindable
 
 
 @dataclass(slots=True)
@@ -54,18 +54,10 @@ def choose_device(device: str) -> str:
         raise UserError(f"The device must be auto, cpu, cuda, or one GPU such as cuda:1, not {device[:40]}.")
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device here: run on the CPU (device cpu), or on a machine that has one.")
-    if int(named[1] or 0) >= max(1, gpu_count()):
-        raise UserError(f"There is no device {device} here: the last one is cuda:{gpu_count() - 1}.")
+    last = torch.cuda.device_count() - 1
+    if int(named[1] or 0) > max(0, last):
+        raise UserError(f"There is no device {device} here: the last one is cuda:{last}.")
     return device
-
-
-def gpu_count() -> int:
-    return torch.cuda.device_count()
-
-
-def weight_bytes(folder: Path) -> int:
-    """Size of the safetensors files in ``folder``, in bytes."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -180,13 +172,10 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise  # not the model's fault
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"{folder.name} could not be loaded ({why}): choose another model.") from error
+        raise UserError(f"{folder.name} could not be loaded ({first_line(error)}): choose another model.") from error
     model, found = loaded
     _check_whole(model, found, folder)
-    reason = refusal(model)
-    if reason:
-        raise UserError(reason)
+    check_rewindable(model)
     return model.eval()
 
 

@@ -6,22 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from ..errors import UserError
 from ..records.pairs import BLOCK, FEATURE, HEADS, TEXT_MODEL, DraftKind, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
-from .hub import Hub, HuggingFaceHub, Report
+from .hub import HuggingFaceHub, Report
 from .huge_pages import use_huge_pages
 from .inputs import EncodedPrompt
-from .loading import (
-    choose_device,
-    gpu_count,
-    load_model,
-    read_config,
-    reads_photographs,
-    weight_bytes,
-)
+from .loading import choose_device, load_model, read_config, reads_photographs
 from .seeing import Eyes, PhotoEyes, SceneEyes
 from .sources import Size, Sources
 from .threads import DRAFT_ROWS, fixed_threads
@@ -109,7 +104,7 @@ def load_pair(
     device: str = "auto",
     threads: int | None = None,
     progress: Report | None = None,
-    hub: Hub | None = None,
+    hub: HuggingFaceHub | None = None,
 ) -> Pair:
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
@@ -175,7 +170,7 @@ def load_pair(
 
 def size_of(folder: Path) -> Size:
     """The size of the model in ``folder``. Raises UserError."""
-    return Size(read_config(folder), weight_bytes(folder))
+    return Size(read_config(folder), sum(path.stat().st_size for path in folder.glob("*.safetensors")))
 
 
 def check_fit(name: str, sizes: Sequence[Size], dtype: str, device: str) -> bool:
@@ -187,8 +182,8 @@ def check_fit(name: str, sizes: Sequence[Size], dtype: str, device: str) -> bool
         return False
     needs = [_least_memory(one, dtype, device) for one in sizes]
     free = free_memory(device)
-    if device != "cpu" and free is not None and sum(needs) > free and gpu_count() > 1:
-        total = sum(free_memory(f"cuda:{index}") or 0 for index in range(gpu_count()))
+    if device != "cpu" and free is not None and sum(needs) > free and torch.cuda.device_count() > 1:
+        total = sum(free_memory(f"cuda:{index}") or 0 for index in range(torch.cuda.device_count()))
         check_memory(name, sum(needs), total, device)
         return True
     # on the CPU the target's second copy of the weights is freed before the draft is loaded
@@ -199,4 +194,4 @@ def check_fit(name: str, sizes: Sequence[Size], dtype: str, device: str) -> bool
 def _least_memory(size: Size, dtype: str, device: str) -> int:
     """Peak bytes of a model in the smallest format that it may run in."""
     formats = target_formats(dtype, device, stored_dtype(size.config))
-    return min(estimate_memory(size.config, size.weight_bytes, one, device, DEFAULT_MAX_LENGTH).peak for one in formats)
+    return min(estimate_memory(size.config, size.weight_bytes, one, device, DEFAULT_MAX_LENGTH) for one in formats)

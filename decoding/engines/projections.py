@@ -73,10 +73,6 @@ class Projections:
             self.own = linear("own", weights["own_centre"].float() * own_scale)
             self._own_scale = own_scale.to(device)
 
-    @property
-    def parameters(self) -> int:
-        return sum(linear.n_in * linear.n_out for linear in self.linears)
-
     @torch.inference_mode()
     def of_target(self, states: Sequence[Tensor]) -> Tensor:
         """Of the target's states after each layer, each [n, width]."""
@@ -120,10 +116,7 @@ class ParallelHeads:
         self.width, self._head, self._device = width, head, device
         weight, bias = (weights[name].to(device, dtype).flatten(0, 1) for name in (HEADS_WEIGHT, HEADS_BIAS))
         self.blocks = _product(weight, bias, weight_format)
-
-    @property
-    def linears(self) -> list[Linear]:
-        return [self.blocks]
+        self.linears = [self.blocks]
 
     @torch.inference_mode()
     def guess(self, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -121,10 +121,9 @@ def _write_model(draft: Path, target: Path, folder: Path) -> None:
 
 def whole_weights(draft: Path, target: Path) -> dict[str, Tensor]:
     """All weights of a slim draft: its own, and what it takes from the target, by their names."""
-    own = own_weights(trunk_of(draft) or draft)
+    weights = own_weights(trunk_of(draft) or draft)
     taken = _read_json(draft / DRAFT_FILE)["target_layers"]
-    projection = own.pop("projection", None)
-    weights = dict(own)
+    projection = weights.pop("projection", None)
     for name, weight in _target_weights(target, taken):
         if name == EMBEDDINGS and projection is not None:
             weight = (weight.float() @ projection.float()).bfloat16()

@@ -19,7 +19,7 @@ from ..records.gguf_record import GgufRecord, read_record
 from ..records.pairs import PairDescription
 from .checks import INDEX_FILE, check_same_tokenizer
 from .gguf import file_of, record_of, unpack
-from .hub import Hub, Report, Repository, is_hub_id
+from .hub import HuggingFaceHub, Report, Repository, is_hub_id
 from .loading import LocalModel, config_in, read_config
 from .slim import is_slim, materialise
 from .tokenizer import load_tokenizer
@@ -78,7 +78,7 @@ class HubSource:
     _repository: Repository
     _folder: Path
 
-    def __init__(self, name: str, hub: Hub) -> None:
+    def __init__(self, name: str, hub: HuggingFaceHub) -> None:
         self._name, self._hub = name, hub
         self._config: dict[str, Any] | None = None  # once the small files are here
 
@@ -141,7 +141,7 @@ class HubSource:
 class GgufSource:
     """A GGUF file, which is unpacked into the cache once. ``file``: its path, if known."""
 
-    def __init__(self, record: GgufRecord, hub: Hub, file: Path | None = None) -> None:
+    def __init__(self, record: GgufRecord, hub: HuggingFaceHub, file: Path | None = None) -> None:
         self._record, self._hub, self._file = record, hub, file
         self._folder: Path | None = None
 
@@ -173,7 +173,7 @@ class SlimSource:
         return LocalModel(whole, self._folder.name, self._source, mark)
 
 
-def make_source(place: str, source: str, hub: Hub, target: Source | None = None) -> Source:
+def make_source(place: str, source: str, hub: HuggingFaceHub, target: Source | None = None) -> Source:
     """The source of ``place``: a Hub id, a GGUF file, or any kind of folder. Raises UserError.
 
     ``source``: the name to show for a folder; ``target``: the source of the target with which a draft may share
@@ -196,7 +196,7 @@ def make_source(place: str, source: str, hub: Hub, target: Source | None = None)
 class Sources:
     """The sources of a pair: all are checked before any weights are fetched, then fetched one by one."""
 
-    def __init__(self, described: PairDescription, hub: Hub, report: Report) -> None:
+    def __init__(self, described: PairDescription, hub: HuggingFaceHub, report: Report) -> None:
         """Raises UserError. The drafts of an embedded pair were checked when they were made."""
         self._report = report
         target = make_source(described.target, _shown(described, described.target), hub)

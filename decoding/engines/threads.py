@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from itertools import repeat
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 
@@ -26,6 +27,7 @@ BUDGET_S = 1.5  # of one model, so that a large one is not tried for minutes
 GAIN = 0.95  # more threads must bring at least this: they are taken from everyone else on the machine
 _CONTEXT = 32
 Which = tuple[str, int]  # a model and a number of threads
+T = TypeVar("T")
 
 
 def use_threads(threads: int) -> None:
@@ -66,15 +68,15 @@ def _per_token(rows: int, pass_s: float, step_s: float) -> float:
     return (pass_s + (rows - 1) * step_s) / sum(MATCH**guess for guess in range(rows))
 
 
-def choose_threads(model: CachedModel, rows: tuple[int, ...], choices: tuple[int, ...] | None = None) -> int:
-    """The number of ``choices`` that is best for a model with passes over ``rows`` tokens (:func:`best_use`). Empties
-    the model's cache.
+def choose_threads(model: CachedModel, rows: tuple[int, ...]) -> int:
+    """The number of threads that is best for a model with passes over ``rows`` tokens (:func:`best_use`). Empties the
+    model's cache.
     """
-    choices = thread_choices() if choices is None else choices
+    choices = thread_choices()
     if len(choices) < 2:
         return choices[0]
     found = best_use(time_passes({"": model}, rows, choices))
-    return _fewest({threads: seconds for (_, threads), seconds in found.items()})
+    return nearly_fastest({threads: seconds for (_, threads), seconds in found.items()})
 
 
 def time_passes(
@@ -115,10 +117,10 @@ def _time_passes(model: CachedModel, rows: tuple[int, ...]) -> list[float]:
     return spent
 
 
-def _fewest(typical: dict[int, float]) -> int:
-    """The fastest number, or a smaller one that is nearly as fast."""
-    best, *others = sorted(typical)
-    for threads in others:
-        if typical[threads] < GAIN * typical[best]:
-            best = threads
+def nearly_fastest(seconds: Mapping[T, float]) -> T:
+    """The fastest, or one before it that is nearly as fast (GAIN)."""
+    best, *others = seconds
+    for other in others:
+        if seconds[other] < GAIN * seconds[best]:
+            best = other
     return best

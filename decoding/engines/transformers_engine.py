@@ -19,37 +19,36 @@ from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .threads import use_threads
 
 
-def refusal(hf_model: Any) -> str | None:
-    """A sentence that says why this model's cache cannot be rewound, or None."""
+def check_rewindable(hf_model: Any) -> None:
+    """Raises UserError for a model whose cache cannot be rewound."""
     config, name = hf_model.config.get_text_config(), hf_model.config.model_type
     if getattr(hf_model, "_is_stateful", False):
-        return f"The model type {name} keeps a running state that cannot be rewound: choose a full-attention model."
-    if hf_model.config.is_encoder_decoder:
-        return f"The model type {name} is an encoder-decoder: choose a decoder-only model."
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds - {"full_attention", "sliding_attention"}:
-        return f"The model type {name} mixes other layers with attention layers: choose a full-attention model."
-    if has_window(config):
-        return f"The model type {name} uses sliding-window attention here: choose a full-attention model."
-    return None
+        what, instead = "keeps a running state that cannot be rewound", "full-attention"
+    elif hf_model.config.is_encoder_decoder:
+        what, instead = "is an encoder-decoder", "decoder-only"
+    elif set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
+        what, instead = "mixes other layers with attention layers", "full-attention"
+    elif has_window(config):
+        what, instead = "uses sliding-window attention here", "full-attention"
+    else:
+        return
+    raise UserError(f"The model type {name} {what}: choose a {instead} model.")
 
 
 class TransformersModel(CachedModel):
-    """A :class:`~decoding.engines.base.CachedModel` around a transformers causal LM."""
+    """A :class:`~decoding.engines.base.CachedModel` around ``module``, a transformers causal LM."""
 
-    def __init__(self, hf_model: Any, info: ModelInfo, max_length: int = DEFAULT_MAX_LENGTH) -> None:
-        reason = refusal(hf_model)
-        if reason:
-            raise UserError(reason)
+    def __init__(self, hf_model: Any, info: ModelInfo) -> None:
         config = hf_model.config.get_text_config()
         self.info = info
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
-        self.max_length = min(max_length, getattr(config, "max_position_embeddings", None) or max_length)
+        most = getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH
+        self.max_length = min(DEFAULT_MAX_LENGTH, most)
         self.length = 0
         self._ahead = 0  # how far the next token's position is beyond its place in the cache
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
-        self._model = hf_model.eval()
+        self.module = hf_model.eval()
         weight = hf_model.get_input_embeddings().weight
         self._device, self._dtype = weight.device, weight.dtype
         taken = inspect.signature(hf_model.forward).parameters
@@ -59,14 +58,12 @@ class TransformersModel(CachedModel):
         self._new_cache()
 
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
-        """Logits after the last token of ``prompt``, [1, vocab]; the cache then holds only the prompt."""
         prompt = encoded(prompt)
         check_prompt(prompt.ids, self.max_length)
         self.rewind(0)
         return self._forward(prompt.ids, 1, self._inputs(prompt))
 
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
         return self._forward(ids, len(ids), self._places(len(ids)) if branches is None else self._tree(branches))
 
@@ -75,14 +72,15 @@ class TransformersModel(CachedModel):
         self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
-        x = self._model.get_input_embeddings()(torch.tensor([ids], device=self._device)) + added
+        x = self.module.get_input_embeddings()(torch.tensor([ids], device=self._device)) + added
         places = self._places(len(ids)) if branches is None else self._tree(branches)
         return self._forward(ids, last, {"inputs_embeds": x} | places)
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        """As :meth:`.lean.LeanModel.take_projections`."""
         shape = (weights, layers, self.hidden_size, self._device, self._dtype)
         if HEADS_WEIGHT in weights:
-            head = self._model.get_output_embeddings()
+            head = self.module.get_output_embeddings()
             self.parallel_heads = ParallelHeads(*shape, lambda states: head(states).float())
         else:
             self.projections = Projections(*shape)
@@ -106,7 +104,7 @@ class TransformersModel(CachedModel):
         self._ahead = 0
         if prompt.embeddings is None:
             return {}
-        x = self._model.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))
+        x = self.module.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))
         x[0, prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
         if prompt.positions is None:
             return {"inputs_embeds": x}
@@ -131,11 +129,6 @@ class TransformersModel(CachedModel):
         positions = torch.tensor([branches.positions], device=self._device) + self._ahead
         return {"attention_mask": mask[None, None].to(self._device), "position_ids": positions}
 
-    @property
-    def module(self) -> Any:
-        """transformers' own model."""
-        return self._model
-
     def _new_cache(self) -> None:
         self._layers: list[RewindableLayer] = []
 
@@ -158,11 +151,11 @@ class TransformersModel(CachedModel):
         if self._chooses_rows:
             inputs["logits_to_keep"] = keep
         wants_states = bool(self.kept_layers)
-        out = self._model(**inputs, past_key_values=self._cache, use_cache=True, output_hidden_states=wants_states)
+        out = self.module(**inputs, past_key_values=self._cache, use_cache=True, output_hidden_states=wants_states)
         self.length += len(ids)
         if self._cache.get_seq_length() != self.length:
             raise UserError(
-                f"The model type {self._model.config.model_type} does not keep its past in the cache "
+                f"The model type {self.module.config.model_type} does not keep its past in the cache "
                 "that it is given, so it cannot be rewound: choose another model."
             )
         self.last_states = tuple(out.hidden_states[layer][0] for layer in self.kept_layers)

@@ -41,7 +41,6 @@ class AdaEdl(ThresholdPolicy):
         self._wanted = wanted
 
     def reset(self, context: LaneContext) -> None:
-        self.score = self.threshold = None
         self._threshold = FIRST
         self._rate = self._wanted
 

@@ -17,9 +17,6 @@ class Confidence(ThresholdPolicy):
     name = "confidence"
     feature = "p"
 
-    def __init__(self, threshold: float = DEFAULT_THRESHOLD) -> None:
-        super().__init__(threshold)
-
     def judge(self, value: float) -> float:
         return value
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from .base import SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP_LEARNED, DraftState, LookaheadPolicy
 from .policy_files import AGAIN, PolicyFile
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
@@ -89,9 +89,6 @@ class Disco(LookaheadPolicy):
         self._threshold = threshold
         self._sure = sure
         self.cap = longest
-
-    def reset(self, context: LaneContext) -> None:
-        self.score = self.threshold = None
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)

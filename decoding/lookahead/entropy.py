@@ -12,7 +12,7 @@ GAMMA = 0.15
 
 
 class Entropy(ThresholdPolicy):
-    """Verifies once sqrt(0.15 * H) exceeds ``h``; H is the entropy (nats) of the draft's choice of the last token.
+    """Verifies once sqrt(0.15 * H) exceeds the threshold; H: entropy (nats) of the draft's choice of the last token.
 
     Source: SVIP (published code). 1 - sqrt(gamma * H) estimates the acceptance probability: with the unknown
     cross-entropy in place of H it would be a lower bound.
@@ -21,9 +21,6 @@ class Entropy(ThresholdPolicy):
     name = "entropy"
     feature = "entropy"
     stops_above = True
-
-    def __init__(self, h: float = DEFAULT_THRESHOLD) -> None:
-        super().__init__(h)
 
     def judge(self, value: float) -> float:
         return sqrt(GAMMA * max(value, 0.0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -43,7 +43,6 @@ def leads_of(feature: str, values: Iterable[float]) -> np.ndarray:
     return np.array([LEADS[feature](float(value)) for value in values])
 
 
-@runtime_checkable
 class Head(Protocol):
     """A fitted head. ``tuned`` holds its policy's settings chosen on validation (thresholds, SL_max, tables)."""
 

@@ -17,9 +17,6 @@ class Heuristic(PlannedPolicy):
 
     name = "heuristic"
 
-    def __init__(self) -> None:
-        self.sl = FIRST_SL
-
     def reset(self, context: LaneContext) -> None:
         self.sl = FIRST_SL
 

@@ -20,7 +20,6 @@ class Oracle(PlannedPolicy):
 
     def __init__(self, cap: int | None = None) -> None:
         self.cap = cap
-        self._holds: Callable[[int], int] = lambda start: 0
 
     def reset(self, context: LaneContext) -> None:
         self._holds = context.known_holds()
@@ -31,10 +30,6 @@ class Oracle(PlannedPolicy):
 
 class BestOracle(Oracle):
     """The cheapest split of the known text into iterations, under the run's cost curves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._split: list[int] = []
 
     def reset(self, context: LaneContext) -> None:
         super().reset(context)

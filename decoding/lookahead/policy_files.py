@@ -7,7 +7,6 @@ temperature, and the fingerprints of the target and draft that it was fitted for
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ..errors import UserError
+from ..errors import UserError, explained
 from ..files import sha256_of, write_whole
 from .ngrams import read_ngrams
 
@@ -81,7 +80,8 @@ def weights_digest(folder: Path, policy: str) -> str:
 
 def write_policy(folder: Path, policy: PolicyFile) -> None:
     """Writes both files atomically; a reader never mixes old and new weights. Raises OSError."""
-    _check_finite(policy)
+    if not all(np.isfinite(array).all() for array in policy.weights.values()):
+        raise UserError(f"Training the policy {policy.policy} gave weights that are not finite; nothing was written.")
     folder.mkdir(parents=True, exist_ok=True)
     own, counts = dict(policy.weights), ""
     if COUNTS in own and (known := _counts_of(folder)) is not None and np.array_equal(known, own[COUNTS]):
@@ -120,12 +120,9 @@ def read_policy(
 
 
 def _read_json(path: Path, policy: str) -> dict[str, Any]:
+    content = _read_file(path, f"the policy {policy}")
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"The file of the policy {policy} is too large: {AGAIN}.")
-        fields = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"Cannot read the policy {policy}: {error.strerror or error}.") from error
+        fields = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise UserError(f"The file of the policy {policy} is damaged (no sound JSON): {AGAIN}.") from error
     if not isinstance(fields, dict):
@@ -134,20 +131,22 @@ def _read_json(path: Path, policy: str) -> dict[str, Any]:
 
 
 def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]:
+    content = _read_file(path, f"the weights of the policy {policy}")
+    if sha256_of(content) != digest:
+        raise UserError(f"The weights of the policy {policy} are damaged or of another fit: {AGAIN}.")
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"The weights of the policy {policy} are too large: {AGAIN}.")
-        data = path.read_bytes()
-        if sha256_of(data) != digest:
-            raise UserError(f"The weights of the policy {policy} are damaged or of another fit: {AGAIN}.")
-        stored = load(data)
-        return {name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in stored.items()}
-    except OSError as error:
-        raise UserError(f"Cannot read the weights of the policy {policy}: {error.strerror or error}.") from error
+        stored = load(content)
     except (SafetensorError, KeyError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"The weights of the policy {policy} are damaged: {AGAIN}.") from error
+    return {name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in stored.items()}
+
+
+def _read_file(path: Path, what: str) -> bytes:
+    """Raises UserError for a file that is too large or cannot be read."""
+    with explained(f"Cannot read {what}"):
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"The file of {what} is too large: {AGAIN}.")
+        return path.read_bytes()
 
 
 def _stored(array: np.ndarray) -> np.ndarray:
@@ -167,10 +166,3 @@ def _read_counts(folder: Path, policy: str, digest: str) -> dict[str, np.ndarray
     if counts is None or sha256_of(counts.tobytes()) != digest:
         raise UserError(f"The counts of n-grams that the policy {policy} reads are missing or others: {AGAIN}.")
     return {COUNTS: counts}
-
-
-def _check_finite(policy: PolicyFile) -> None:
-    if not all(np.isfinite(array).all() for array in policy.weights.values()):
-        raise UserError(f"Training the policy {policy.policy} gave weights that are not finite; nothing was written.")
-    if not math.isfinite(policy.temperature):
-        raise UserError("The temperature is not finite; nothing was written.")

@@ -117,9 +117,7 @@ class PolicySpec:
     offered: tuple[str, ...] = ()  # lanes in the form's list and in the README
     evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs by default
     score: Score | None = None
-    head_from: Callable[[PolicyFile], Head] | None = (
-        None  # learned policies: makes the head from the file that ``fit`` wrote
-    )
+    head_from: Callable[[PolicyFile], Head] | None = None  # learned policies: from the file that ``fit`` wrote
     plain: bool = False  # never drafts
     branches: bool = False  # guesses trees: a chain does not hold what they would guess (analysis/trees.py does)
     foresees: bool = False  # knows in advance where guesses fail: an upper bound, not usable

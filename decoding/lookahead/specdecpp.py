@@ -119,7 +119,6 @@ class SpecDecPlusPlus(LookaheadPolicy):
         self._threshold = threshold if threshold is not None else head.tuned["threshold"]
 
     def reset(self, context: LaneContext) -> None:
-        self.score = self.threshold = None
         self._cum = 1.0
         if self._fixed is None:
             rows = rows_from_json(self._head.tuned["ledger"], self.name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -77,20 +76,21 @@ class AcceptanceRule(ABC):
 SHARPNESS = 1.6
 
 
-class Siblings(Protocol):
-    """The draft's choices for one place of a tree, one after the other.
+class Siblings:
+    """The draft's choices for one place of a tree, one after the other; this base class has none.
 
     ``chance``: about how likely it is that the next of them is accepted once the place is reached; 0.0 if there is none
     left. Where choices are random it does not depend on the next one, so that no token is left out because of its id.
     """
 
-    chance: float
+    chance = 0.0
 
     def draw(self) -> tuple[int, float, float]:
         """The next choice: a token, its probability, and about how likely it is that this token is accepted."""
+        raise IndexError("no choice is left")
 
 
-class Ranked:
+class Ranked(Siblings):
     """Choices in the order of their ``scores`` (logits, with noise or without), with the draft's probabilities ``q``.
 
     ``sharpness``: the chance that a choice is accepted is about its probability at this power of the scores; without it
@@ -209,7 +209,7 @@ class _Proposal:
     ids: np.ndarray | None
 
 
-class _Drawn:
+class _Drawn(Siblings):
     """Siblings drawn without replacement from q, which is over all tokens or over ``ids`` and zero elsewhere.
 
     The draft draws all of them before the target examines the first, and for both q starts whole.

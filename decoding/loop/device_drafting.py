@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from ..engines.base import CachedModel, DeviceModel, is_on_device
+from ..engines.base import CachedModel
 from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
 
+if TYPE_CHECKING:
+    import torch
+
+    from ..engines.cuda import CudaModel
+
 LONGEST_READ = 32  # maximum number of ids that one recorded step reads
 
 
-def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[DeviceModel]:
+def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[CudaModel]:
     """Whether ``model``'s engine does greedy work on the device, and ``rule`` needs nothing else."""
     return rule.name == "greedy" and is_on_device(model)
+
+
+def is_on_device(model: CachedModel) -> TypeGuard[CudaModel]:
+    """Whether it offers greedy work that never brings logits to the host."""
+    return model.works_on_device
 
 
 @dataclass(slots=True)
 class Waiting:
     """Proposals whose tokens are not yet on the host. ``ends``: ids after which a draft proposes nothing more."""
 
-    drafted: Any  # decoding.engines.cuda.Drafted
+    drafted: torch.Tensor
     ends: frozenset[int]
 
     def cut(self, tokens: list[int]) -> list[int]:
@@ -37,11 +47,9 @@ class Waiting:
 class DeviceDraft(ModelDraft):
     """A step copies one token and its features to the host in one transfer; several planned at once copy nothing."""
 
-    _model: DeviceModel
+    _model: CudaModel
 
-    def __init__(
-        self, name: str, model: DeviceModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, name: str, model: CudaModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> None:
         super().__init__(name, model, rule, needs)
         self._vocab_size = rule.vocab_size
         self._waiting: Waiting | None = None

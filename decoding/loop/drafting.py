@@ -57,11 +57,6 @@ class DraftSource(ABC):
     abilities = DraftAbilities()
     max_length: int  # the longest text after which it can propose
 
-    @classmethod
-    def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
-        """The abilities of such a draft of a pair, which may depend on the pair's pair.json."""
-        return cls.abilities
-
     @abstractmethod
     def start(self, prompt: EncodedPrompt, states: States) -> None:
         """Reads the prompt (prefill).
@@ -141,7 +136,10 @@ class ModelDraft(DraftSource):
 
     @classmethod
     def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
-        return replace(cls.abilities, sees=kind.sees)
+        """The abilities of such a draft whose pair.json says ``kind``."""
+        if cls.abilities.text_only:
+            return replace(cls.abilities, sees=kind.sees)
+        return replace(cls.abilities, layers=kind.layers)
 
     def start(self, prompt: EncodedPrompt, states: States = ()) -> None:
         """Reads all but the last token of the prompt, or of its text; the first draft step reads that one."""

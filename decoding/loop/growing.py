@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import count
 
 from ..lookahead.base import DraftState, TreePolicy
 from ..records.trace import StopReason
@@ -39,14 +40,12 @@ def grow_tree(
     reach, depth = {-1: 1.0}, {-1: 0}  # by node: the chance that its path is accepted, and the length of that
     frontier: list[tuple[float, int, int, Siblings | None]] = []  # without siblings: to be read
     decisions: list[Decision] = []
-    steps = 0
+    order = count()  # of equally likely steps the first
     exhausted: StopReason = "limit"
 
     def consider(chance: float, node: int, siblings: Siblings | None = None) -> None:
-        nonlocal steps
-        steps += 1
         if chance > 0.0:
-            heappush(frontier, (-chance, steps, node, siblings))
+            heappush(frontier, (-chance, next(order), node, siblings))
 
     consider(1.0 if deepest > 0 else 0.0, -1)
     while frontier and len(parents) < most:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from ..engines.base import CachedModel, DeviceModel
+from ..engines.base import CachedModel
 from ..engines.inputs import Branches, EncodedPrompt
 from ..lookahead.base import DraftState, LookaheadPolicy, TreePolicy
 from ..records.trace import Finish, StopReason
@@ -17,6 +18,9 @@ from .drafting import DraftSource, States
 from .features import as_rows
 from .growing import Decision, grow_tree, in_order_of_text
 from .limits import Limits
+
+if TYPE_CHECKING:
+    from ..engines.cuda import CudaModel
 
 NEEDS_DRAFT = "a policy that drafts needs a draft"
 
@@ -77,13 +81,13 @@ def speculative_decode(
         state.begin(start)
 
         # The draft proposes tokens one by one until the policy or a limit stops it.
-        most, bound = _most(policy, draft, limits.max_new_tokens - start, len(text))
+        wanted = limits.max_new_tokens - start
         if isinstance(policy, TreePolicy):
             assert draft is not None, NEEDS_DRAFT
-            deepest = limits.max_new_tokens - start - 1
-            nodes, bound = _most_nodes(policy, draft, target, len(text))
-            stop, decisions = grow_tree(draft, policy, state, nodes, deepest, bound, limits.ends, clock)
+            most, bound = _most_nodes(policy, draft, target, len(text))
+            stop, decisions = grow_tree(draft, policy, state, most, wanted - 1, bound, limits.ends, clock)
         else:
+            most, bound = _most(policy, draft, wanted, len(text))
             stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
 
         # The target reads them all in one pass; the rule accepts a path of them and adds the target's own token.
@@ -207,7 +211,7 @@ def verify_on_host(
 
 
 def verify_on_device(
-    target: DeviceModel, draft: DraftSource | None, vocab_size: int, last: int, state: DraftState
+    target: CudaModel, draft: DraftSource | None, vocab_size: int, last: int, state: DraftState
 ) -> tuple[Sequence[int], int]:
     """Greedy acceptance of a chain on the target's device: only ids are copied to the host, never logits."""
     waiting = draft.take_waiting() if isinstance(draft, DeviceDraft) else None

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engines.base import CachedModel, reads_states
+from ..engines.base import CachedModel
 from ..engines.inputs import FINAL, Branches, EncodedPrompt
 from ..errors import UserError
 from ..lookahead.base import DraftState
-from ..records.pairs import DraftKind
 from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
 from .drafting import DraftAbilities, ModelDraft, ModelProposal, States
@@ -32,20 +31,17 @@ class FeatureDraft(ModelDraft):
     this way are forgotten after the check, and the accepted ones are read again with the target's states.
     """
 
+    abilities = DraftAbilities(text_only=False)
     in_one_pass = False  # all guesses of an iteration
-
-    @classmethod
-    def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
-        return DraftAbilities(text_only=False, layers=kind.layers)
 
     def __init__(
         self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
     ) -> None:
         super().__init__(name, model, rule, needs)
         projections = model.projections
-        if not reads_states(model) or projections is None or (projections.n > 1) != self.in_one_pass:
+        if projections is None or (projections.n > 1) != self.in_one_pass:
             raise UserError(f"The draft {name} has no projections of hidden states for its kind: fetch it again.")
-        self._reads, self._project = model, projections
+        self._project = projections
         self._rows: list[torch.Tensor] = []  # what is added to the tokens of the text, in parts
         self._n_rows = 0
         self._known = 0  # tokens that were read with the target's states
@@ -65,7 +61,7 @@ class FeatureDraft(ModelDraft):
         self._take(tuple(layer[places] for layer in read))
         self._known, self._last = 0, None
         if len(places) > 1:
-            self._reads.extend_with(prompt.text[:-1], self._of_text(len(places) - 1))
+            self._model.extend_with(prompt.text[:-1], self._of_text(len(places) - 1))
 
     def observe(self, n_accepted: int, states: States) -> None:
         self._take(states)
@@ -87,7 +83,7 @@ class FeatureDraft(ModelDraft):
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
         added = self._of_text(len(unseen)) if self._last is None else self._project.of_own(self._last)
-        logits = as_rows(self._reads.extend_with(unseen, added, branches))[-1]
+        logits = as_rows(self._model.extend_with(unseen, added, branches))[-1]
         self._last = self._model.last_states[0][-1:]
         return logits if self._head_ids is None else logits[: len(self._head_ids)]
 
@@ -123,12 +119,9 @@ class ParallelDraft(ModelDraft):
     No guess reads another, so the guesses of one place are the same below each node of a tree.
     """
 
+    abilities = DraftAbilities(text_only=False, may_decline=True, at_once=True)
     _at_once: np.ndarray | None = None  # logits of all guesses [n, ids]; None: not computed for this iteration
     _states_at_once: np.ndarray | None = None  # that they were read from
-
-    @classmethod
-    def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
-        return DraftAbilities(text_only=False, may_decline=True, at_once=True, layers=kind.layers)
 
     @abstractmethod
     def _guess(self, text: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,10 +134,10 @@ class ParallelDraft(ModelDraft):
         return len(state.tokens) < len(self._logits(text))
 
     def read_node(self, state: DraftState, node: int) -> Siblings:
-        depth = len(path_to(state.parents or [], node)) if node >= 0 else 0
+        depth = len(path_to(state.parents or [], node))
         logits = self._logits(state.text)
         if depth == len(logits):
-            return _NOTHING
+            return Siblings()
         return self._rule.siblings(logits[depth], state.start + depth, node, self._head_ids)
 
     def _next_row(self, text: list[int], state: DraftState) -> np.ndarray:
@@ -197,18 +190,6 @@ class HeadsDraft(ParallelDraft):
         return self._heads.guess(self._before)
 
 
-class _Nothing(Siblings):
-    """Below the last guess there are none."""
-
-    chance = 0.0
-
-    def draw(self) -> tuple[int, float, float]:
-        raise IndexError("no choice is left")
-
-
-_NOTHING = _Nothing()
-
-
 class BlockDraft(ParallelDraft, FeatureDraft):
     """In the places after the text it reads the text's last token again, each time with another projection of what it
     read there; these places see the text and those before them, but no guess.
@@ -228,7 +209,7 @@ class BlockDraft(ParallelDraft, FeatureDraft):
         room = self._model.max_length - self._model.length - len(unseen)
         later = self._project.of_block(added[-1:])[:room]
         ids = unseen + unseen[-1:] * len(later)
-        logits = self._reads.extend_with(ids, torch.cat([added, later]), last=1 + len(later))
+        logits = self._model.extend_with(ids, torch.cat([added, later]), last=1 + len(later))
         return logits, self._model.last_states[0][-len(logits) :]
 
     def forget(self, length: int, path: Sequence[int] = ()) -> None:

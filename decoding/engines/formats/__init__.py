@@ -25,8 +25,8 @@ class WeightFormat(ABC):
 
     ``compute``: dtype of activations and of the KV cache. ``layer_bytes``, ``head_bytes``, ``reduced_head_bytes``: of
     a weight in the layers, in the head, in a draft's reduced head. ``holds``: dtypes of checkpoints whose values it
-    holds, so that a target may run in it unasked. ``gpu``: whether it runs on a GPU, too. ``general``: whether models
-    that are not Llama-shaped run in it (transformers' modules in ``compute``).
+    holds, so that a target may run in it unasked. ``general``: whether it is just a dtype, ``compute``, in which models
+    also run on a GPU and, where they are not Llama-shaped, in transformers' modules.
     """
 
     name: str
@@ -35,7 +35,6 @@ class WeightFormat(ABC):
     head_bytes: float
     reduced_head_bytes: float
     holds: frozenset[str] = frozenset()
-    gpu: bool = False
     general: bool = False
 
     @property

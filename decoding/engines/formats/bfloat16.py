@@ -14,7 +14,7 @@ class Bfloat16(WeightFormat):
     compute = torch.bfloat16
     layer_bytes = head_bytes = reduced_head_bytes = 2
     holds = frozenset({"bfloat16"})
-    gpu = general = True
+    general = True
 
     def is_fast_here(self) -> bool:
         return instructions.multiplies_bfloat16()

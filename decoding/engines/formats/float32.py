@@ -13,7 +13,7 @@ class Float32(WeightFormat):
     compute = torch.float32
     layer_bytes = head_bytes = reduced_head_bytes = 4
     holds = frozenset({"float32", "bfloat16", "float16"})
-    gpu = general = True
+    general = True
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
         return float_head(weight, bias)
