@@ -14,7 +14,7 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import SL_CAP
 from decoding.loop.sampling import softmax
-from decoding.records.events import Event, Numbering, guarded
+from decoding.records.events import Event, guarded, numbered
 from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
@@ -30,9 +30,7 @@ def request(**more) -> CompareRequest:
 
 def compare_pair(request: CompareRequest, pair: ToyPair, cancel=lambda: False) -> Iterator[Event]:
     """The events that a backend sends."""
-    event = Numbering("run")
-    for kind, data in guarded(lambda: compare(request, pair, cancel)):
-        yield event(kind, **data)
+    return numbered("run", guarded(compare(request, pair, cancel)))
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from ..errors import UserError
-from ..records.events import LAST_KINDS, Event, event_from_json, event_to_json
+from ..records.events import LAST_KINDS, Event, RawEvents, event_from_json, event_to_json
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import Grant
-from .base import Backend, JobEvents
+from .base import Backend
 from .jobs import RestingJobs
 from .local import LocalBackend
 from .server import Limits, create_app
@@ -96,7 +96,7 @@ class Device:
             await asyncio.shield(stream.over.wait())  # this replica is not free before the device is
 
     def _events(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> Iterator[Event]:
-        return whole(run, lambda: self._backend.run_job(kind, options, cancel, run))
+        return whole(run, self._backend.run_job(kind, options, cancel, run))
 
     def __del__(self) -> None:
         self._backend.close()
@@ -139,7 +139,7 @@ class RayBackend(Backend):
         with self._lock:
             return f"Runs on a Ray cluster; {self._running} runs are in progress, {len(self._waiting)} waiting."
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         with self._lock:
             number, place = next(self._numbers), len(self._waiting)
             self._waiting.append(number)
@@ -158,9 +158,7 @@ class RayBackend(Backend):
             if lines is not None:
                 lines.cancel()  # no effect if it has ended
 
-    def _events_of(
-        self, lines: Iterable[str], number: int, cancel: threading.Event
-    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _events_of(self, lines: Iterable[str], number: int, cancel: threading.Event) -> RawEvents:
         """The device's events up to the last one, preceded by the run's place in the queue."""
         place = None
         for came in apart(lambda: lines, "ray-reader", POLL_S):

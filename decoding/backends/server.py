@@ -165,7 +165,7 @@ class Sessions:
             session.expire()
 
     def _events(self, run: str, kind: str, options: dict[str, Any], cancel: threading.Event) -> Iterator[Event]:
-        return self._metrics.watched(whole(run, lambda: self._backend.run_job(kind, options, cancel, run)))
+        return self._metrics.watched(whole(run, self._backend.run_job(kind, options, cancel, run)))
 
     def _forget(self, run: str) -> None:
         self._known.pop(run, None)

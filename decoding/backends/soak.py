@@ -18,10 +18,10 @@ from time import perf_counter
 from typing import Any
 
 from ..errors import Cancelled
-from ..records.events import Event, event_to_json
+from ..records.events import Event, RawEvents, event_to_json
 from ..records.pairs import PairDescription
 from ..records.request import CompareRequest
-from .base import Backend, JobEvents
+from .base import Backend
 from .remote import RemoteBackend
 from .server import Limits, create_app
 
@@ -197,7 +197,7 @@ class Witness(Backend):
             self.sent.setdefault(event.run, []).append(event_to_json(event))
             yield event
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         return self._backend._run(kind, options, cancel, run)
 
     def pairs(self) -> list[PairDescription]:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..records.events import LAST_KINDS
+from ..records.events import LAST_KINDS, RawEvents
 from ..records.request import SETTINGS, CompareRequest, check_request
 from ..records.run_file import run_from_dict
-from .base import Backend, JobEvents
+from .base import Backend
 from .stream import apart
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SpaceBackend(Backend):
     def _check(self, request: CompareRequest) -> None:
         carried(check_request(request))  # its lanes are checked there: a Space may know other policies
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         """The Space's events up to the last one, which is added here if the Space leaves it out."""
         yield "queued", {"place": 0}
         arguments, gone = carried(CompareRequest(**options)), threading.Event()

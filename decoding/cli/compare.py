@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ..backends.jobs import FittedJobs, Jobs
 from ..errors import UserError, explained
-from ..records.events import Event, Numbering, guarded
+from ..records.events import Event, guarded, new_id, numbered
 from ..records.generate import is_recorded, why_not_again
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_of_events, save_run
@@ -97,10 +97,10 @@ def run_here(
     request: CompareRequest, cancel: threading.Event, jobs: Jobs | None = None, run_id: str = ""
 ) -> Run | None:
     """Runs the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
-    jobs, event = jobs or Jobs(), Numbering(run_id or None)
-    steps = guarded(lambda: jobs.run("compare", asdict(request), event.run, cancel.is_set))
+    jobs, run = jobs or Jobs(), run_id or new_id()
+    events = guarded(jobs.run("compare", asdict(request), run, cancel.is_set))
     with progress_bar() as progress:
-        return run_of_events(_shown((event(kind, **data) for kind, data in steps), progress))
+        return run_of_events(_shown(numbered(run, events), progress))
 
 
 def _shown(events: Iterable[Event], progress: Progress) -> Iterator[Event]:
