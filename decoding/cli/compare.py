@@ -11,7 +11,6 @@ from tempfile import TemporaryFile
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 from rich.text import Text
 
 from ..backends.jobs import FittedJobs, Jobs
@@ -21,7 +20,7 @@ from ..records.generate import is_recorded, why_not_again
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_of_events, save_run
 from ..records.trace import Run
-from .console import CANCELLED, AsJson, cancel_on_interrupt, err, out, print_json, progress_bar, visible, with_settings
+from .console import CANCELLED, AsJson, Tell, cancel_on_interrupt, err, out, print_json, progress_bar, with_settings
 
 
 @with_settings
@@ -99,23 +98,21 @@ def run_here(
     """Runs the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
     jobs, run = jobs or Jobs(), run_id or new_id()
     events = guarded(jobs.run("compare", asdict(request), run, cancel.is_set))
-    with progress_bar() as progress:
+    with progress_bar("Starting") as progress:
         return run_of_events(_shown(numbered(run, events), progress))
 
 
-def _shown(events: Iterable[Event], progress: Progress) -> Iterator[Event]:
+def _shown(events: Iterable[Event], progress: Tell) -> Iterator[Event]:
     """``events``, told on their way."""
-    bar = progress.add_task("Starting", total=None)
     lanes: list[str] = []
     for event in events:
         data = event.data
         if event.kind == "started":
             lanes = data["lanes"]
         elif event.kind == "progress":
-            progress.update(bar, description=visible(data["message"]), total=1.0, completed=data.get("fraction") or 0.0)
+            progress(data["message"], data.get("fraction"))
         elif event.kind == "lane_started":
-            description = f"Timing {lanes[data['lane']]}, repeat {data['repeat'] + 1}"
-            progress.update(bar, description=visible(description), total=None)
+            progress(f"Timing {lanes[data['lane']]}, repeat {data['repeat'] + 1}", None)
         yield event
 
 
