@@ -74,7 +74,7 @@ def test_no_pages_but_the_documented_ones(url):
 
 
 def test_limits_of_the_server_are_sentences():
-    with served_at(grant=Grant(20, 10, 30, long_jobs=False)) as url:
+    with served_at(FakeBackend(Grant(20, 10, 30, long_jobs=False))) as url:
         remote = RemoteBackend(url)
         assert "here at most 10." in last_sentence(compare(remote))
         assert "here at most 20 are read" in last_sentence(compare(remote, "x" * 21, max_new_tokens=4))

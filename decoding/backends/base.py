@@ -17,7 +17,7 @@ from ..lookahead.lanes import parse_lane
 from ..records.events import Event, RawEvents, new_id, numbered
 from ..records.machine import has_gpu, memory_bytes
 from ..records.pairs import PairDescription, describe_pairs
-from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
+from ..records.request import CompareRequest, Grant, check_granted, check_request
 
 
 def pairs_here() -> list[PairDescription]:
@@ -45,6 +45,7 @@ def _as_large(pair: PairDescription) -> PairDescription:
 
 
 CLOSED = "The program was closed before the run was done: start it and the run again."
+SHARED = "Evaluations take minutes and this machine is shared: run them on your own machine."
 
 
 class Backend(ABC):
@@ -80,23 +81,22 @@ class Backend(ABC):
     def _answer(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         """The events of a job, or the sentence that refuses it."""
         try:
-            self._check_job(kind, options)
+            self.check_job(kind, options)
             yield from self._run(kind, options, cancel, run)
         except UserError as error:
             yield "failed", {"message": str(error)}
 
-    def _check_job(self, kind: str, options: dict[str, Any]) -> None:
+    def check_job(self, kind: str, options: dict[str, Any]) -> None:
         """Raises UserError with a sentence for a job that cannot run here."""
         if kind == "compare":
             self._check(CompareRequest(**options))
-        elif self.only_comparisons:
-            raise UserError(self.only_comparisons)
-        else:
-            check_long_job(self._grant)
+        elif self.only_comparisons or not self._grant.long_jobs:
+            raise UserError(self.only_comparisons or SHARED)
 
     def _check(self, request: CompareRequest) -> None:
         """Raises UserError with a sentence for a comparison that cannot run here."""
-        check_granted(check_request(request), self._grant)
+        check_request(request)
+        check_granted(request, self._grant)
         for lane in request.lanes:
             parse_lane(lane)
 

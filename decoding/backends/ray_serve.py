@@ -205,16 +205,14 @@ class Face:
 
     def __serve_build_asgi_app__(self) -> Any:
         options = self._options
-        grant = Grant(**options.grant)
         limits = Limits(
             max_runs=options.max_waiting + (options.replicas or options.most),
-            grant=grant,
             any_model=options.any_model,
             grace_s=options.grace_s,
             heartbeat_s=HEARTBEAT_S,
         )
         reader = ray.get_runtime_context().get_actor_name() or ""
-        return create_app(RayBackend(self._devices, grant, reader), _token(options), limits)
+        return create_app(RayBackend(self._devices, Grant(**options.grant), reader), _token(options), limits)
 
 
 def application(args: dict[str, Any]) -> serve.Application:

@@ -32,7 +32,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import UserError
 from ..records.events import Event, event_to_json
-from ..records.request import SETTINGS, Grant, check_granted, check_long_job, request_from_dict
+from ..records.request import SETTINGS, request_from_dict
 from .base import Backend, check_token
 from .metrics import Metrics
 from .stream import EventStream, whole
@@ -50,7 +50,6 @@ class Limits:
 
     max_runs: int = 32  # running or waiting
     max_body_bytes: int = 2 * 2**20
-    grant: Grant = Grant()  # to each run
     any_model: bool = False  # whether a client may name its own target and draft
     window: int = 1000  # events kept for a client that has not acknowledged them
     grace_s: float = 20.0  # how long a run continues without a reader
@@ -150,6 +149,7 @@ class Sessions:
                 sentence = f"{self._limits.max_runs} runs are running or waiting, the maximum: try again soon."
                 raise Refusal(503, sentence)
             kind, options = _read_body(body, self._limits)
+            self._backend.check_job(kind, options)
             stream = EventStream(run, partial(self._events, run, kind, options), _line, self._limits.window)
             self._known[run] = Session(stream, body, self._limits, self._forget)
             await stream.read(0)  # it is in the queue now
@@ -176,7 +176,7 @@ def _line(event: Event) -> str:
 
 
 def _read_body(body: bytes, limits: Limits) -> tuple[str, dict[str, Any]]:
-    """The kind of the job and its options, those of a comparison completed and checked. Raises Refusal, UserError."""
+    """The kind of the job and its options, those of a comparison completed. Raises Refusal, UserError."""
     try:
         data = json.loads(body)
         kind, options = data["kind"], data["options"]
@@ -188,8 +188,7 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, dict[str, Any]]:
         raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
     if kind == "compare":
         _check_known(options)
-        return kind, asdict(check_granted(request_from_dict(options), limits.grant))
-    check_long_job(limits.grant)
+        options = asdict(request_from_dict(options))
     return kind, options
 
 

@@ -196,7 +196,7 @@ class Grant:
 PUBLIC = Grant(max_prompt_chars=20_000, max_new_tokens=512, max_total_tokens=20_000, long_jobs=False, max_seconds=300.0)
 
 
-def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
+def check_granted(request: CompareRequest, grant: Grant) -> None:
     """Raises UserError with a sentence if ``request`` exceeds ``grant``."""
     if len(request.prompt) > grant.max_prompt_chars:
         raise UserError(
@@ -210,13 +210,6 @@ def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
             f"All lanes and repeats together would decode {total:,} tokens; here at most {grant.max_total_tokens:,}. "
             f"{ASK_FOR_LESS}"
         )
-    return request
-
-
-def check_long_job(grant: Grant) -> None:
-    """Raises UserError with a sentence if ``grant`` allows no evaluations."""
-    if not grant.long_jobs:
-        raise UserError("Evaluations take minutes and this machine is shared: run them on your own machine.")
 
 
 def read_request(values: Mapping[str, Any]) -> CompareRequest:
