@@ -39,29 +39,6 @@ KINDS_OF_PROMPT = {
     "ask": "a question to the model (chat template)",
     "continue": "a text to continue",
 }
-DTYPE = setting(
-    "Number format",
-    f"The number format of the target: {', '.join(CHOICES)}; auto: the fastest in a trial on this machine.",
-    "auto",
-    row=3,
-    words=dict(zip(CHOICES, CHOICES)),
-)
-WEIGHTS = setting(
-    "Weights",
-    "The old name of --dtype, for older links and scripts.",
-    "auto",
-    row=HIDDEN,
-    words=dict(zip(CHOICES, CHOICES)),
-)
-PICTURE = setting(
-    "Picture",
-    "For a target that reads scenes: emoji, signs such as red-star or blue-7, and # with the number of an "
-    "arrangement. For one that reads photographs: a data URL.",
-    "",
-    max_chars=MAX_PICTURE_CHARS,
-    row=OWN_PLACE,
-    tools=True,
-)
 
 
 @dataclass(slots=True)
@@ -174,9 +151,29 @@ class CompareRequest:
         max_chars=8_000,
         row=6,
     )
-    weights: str = WEIGHTS
-    dtype: str = DTYPE
-    picture: str = PICTURE
+    weights: str = setting(
+        "Weights",
+        "The old name of --dtype, for older links and scripts.",
+        "auto",
+        row=HIDDEN,
+        words=dict(zip(CHOICES, CHOICES)),
+    )
+    dtype: str = setting(
+        "Number format",
+        f"The number format of the target: {', '.join(CHOICES)}; auto: the fastest in a trial on this machine.",
+        "auto",
+        row=3,
+        words=dict(zip(CHOICES, CHOICES)),
+    )
+    picture: str = setting(
+        "Picture",
+        "For a target that reads scenes: emoji, signs such as red-star or blue-7, and # with the number of an "
+        "arrangement. For one that reads photographs: a data URL.",
+        "",
+        max_chars=MAX_PICTURE_CHARS,
+        row=OWN_PLACE,
+        tools=True,
+    )
 
 
 SETTINGS = settings_of(CompareRequest)
