@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -131,21 +132,17 @@ def _read_prompt(prompt: str, file: Path | None) -> str:
         raise UserError("Give the text to continue: either --prompt TEXT or --prompt-file FILE.")
     if file is None:
         return prompt
-    try:
-        data = sys.stdin.buffer.read(4 * MAX_PROMPT_CHARS + 1) if str(file) == "-" else _read_limited(file)
-        return data.decode("utf-8")
-    except OSError as error:
-        raise UserError(f"Cannot read the prompt file {file}: {error.strerror or error}.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"The prompt file {file} is not UTF-8 text: save it as UTF-8.") from error
-
-
-def _read_limited(file: Path) -> bytes:
-    with file.open("rb") as opened:
+    with (
+        explained(f"Cannot read the prompt file {file}"),
+        nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as opened,
+    ):
         data = opened.read(4 * MAX_PROMPT_CHARS + 1)
     if len(data) > 4 * MAX_PROMPT_CHARS:
         raise UserError(f"The prompt file {file} is too large: at most {MAX_PROMPT_CHARS:,} characters are read.")
-    return data
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"The prompt file {file} is not UTF-8 text: save it as UTF-8.") from error
 
 
 def _lane_texts(lanes: str) -> list[str]:
