@@ -56,7 +56,7 @@ def test_a_stop_deep_in_a_job_ends_it_with_what_was_measured_and_not_as_broken(m
 
     monkeypatch.setattr("decoding.comparison.chain.record_chain", stopped)
     jobs = Jobs()
-    jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto")
+    jobs._know(ToyPair(), ("", "", "", "auto"))
     kind, data = list(guarded(jobs.run("compare", OPTIONS, "run", lambda: False)))[-1]
     assert kind == "finished" and not data["run"]["chains"]
 

@@ -145,14 +145,14 @@ def test_memory_that_ends_while_a_pair_loads_is_reported_and_the_next_pair_loads
         full.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
         events = load(jobs, request)
     assert events[-1][0] == "failed" and "ran out of memory: choose a smaller pair" in events[-1][1]["message"]
-    assert load(jobs, request)[-1][0] == "progress" and jobs._pair is not None
+    assert load(jobs, request)[-1][0] == "progress" and jobs._known is not None
 
 
 def test_stop_while_a_pair_loads(folders):
     jobs, request = Jobs("cpu"), small_request(target=str(folders["small"]), draft=str(folders["small"]))
     asked = iter([False, True])
     events = list(guarded(jobs._load(request, lambda: next(asked, True))))
-    assert {kind for kind, _ in events[:-1]} == {"progress"} and events[-1][0] == "cancelled" and jobs._pair is None
+    assert {kind for kind, _ in events[:-1]} == {"progress"} and events[-1][0] == "cancelled" and jobs._known is None
 
 
 def load(jobs, request):
