@@ -60,8 +60,8 @@ class Devices:
         raise Cancelled
 
 
-def spread_over(devices: Devices, folder, options=OPTIONS, cancel=None):
-    steps = list(evaluate_spread(devices, lambda: devices.n, options, folder, cancel))
+def spread_over(devices: Devices, folder, options=OPTIONS):
+    steps = list(evaluate_spread(devices, lambda: devices.n, options, folder, threading.Event()))
     return steps[:-1], steps[-1]
 
 

@@ -195,7 +195,7 @@ def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
     requests = [small_request(f"visitor {i}", max_new_tokens=8, repeats=1) for i in range(4)]
     order = []
     with served_at() as one, served_at() as many:
-        result = compare_throughput(one, many, requests, rounds=2, on_crowd=order.append)
+        result = compare_throughput(one, many, requests, 2, threading.Event(), order.append)
     assert result.is_clean and len(result.ratios) == 2 and result.ends["finished"] == 4 * 6, result
     assert order == [1, 2, 3, 4, 5, 6] and all(ratio > 0 for ratio in result.ratios)
 

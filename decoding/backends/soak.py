@@ -134,15 +134,15 @@ def compare_throughput(
     many: str,
     requests: Sequence[CompareRequest],
     rounds: int,
-    cancel: threading.Event | None = None,
-    on_crowd: Callable[[int], None] = lambda crowds: None,
+    cancel: threading.Event,
+    on_crowd: Callable[[int], None],
 ) -> Throughput:
     """Send ``requests`` simultaneously, each from a separate visitor, to the backends ``one`` and ``many`` in turn.
 
     ``one``, ``many``: their addresses. Each first gets one crowd that does not count. ``on_crowd`` is called
     with how many crowds have been served. Raises Cancelled.
     """
-    cancel, result = cancel or threading.Event(), Throughput()
+    result = Throughput()
     for number in range(2 * (1 + rounds)):
         answers: list[tuple[CompareRequest, list[Event]]] = []
         begin = perf_counter()

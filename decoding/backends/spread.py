@@ -36,7 +36,7 @@ def evaluate_spread(
     replicas: Callable[[], int],
     options: EvaluationOptions,
     folder: Path,
-    cancel: threading.Event | None = None,
+    cancel: threading.Event,
 ) -> Iterator[Progress | EvaluationResult]:
     """Runs the evaluation of ``options`` on the replicas behind ``backend``; the last item is the result.
 
@@ -45,7 +45,7 @@ def evaluate_spread(
 
     Raises UserError if a replica does, and for replicas on different machines.
     """
-    spread = _Spread(backend, replicas, options, folder, cancel or threading.Event())
+    spread = _Spread(backend, replicas, options, folder, cancel)
     with closing(spread), suppress(Cancelled):
         yield from spread.run()
 
