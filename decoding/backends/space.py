@@ -103,12 +103,9 @@ class SpaceBackend(Backend):
         if kind == "RepositoryNotFoundError":
             return f"There is no Space {self._place} (or it is private and you are not logged in): check its spelling."
         if kind in ("AppError", "InvalidAPIEndpointError") or isinstance(error, KeyError | TypeError):
-            return self._stranger()
+            return f"{self._place} answered, but not as a Speculoscope of this version does: is it the right Space?"
         log.warning("%s cannot be used: %s: %s", self._place, kind, message)
         return f"{self._place} does not answer ({kind}): check its name and the network, and try again."
-
-    def _stranger(self) -> str:
-        return f"{self._place} answered, but not as a Speculoscope of this version does: is it the right Space?"
 
 
 def carried(request: CompareRequest) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def lane_text(run: Run, trace: Trace) -> Text:
 
 def _append_iteration(shown: Text, run: Run, iteration: Iteration, kept: list[str]) -> None:
     at = iteration.start
-    for token in iteration.drafted + ([iteration.emitted] if iteration.emitted else []):
+    for token in iteration.all_tokens:
         style, before, after = FATES[token.fate]
         if token.fate in ("rejected", "dropped"):
             text = _in_a_line(_alone(run, token))

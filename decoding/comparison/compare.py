@@ -60,7 +60,7 @@ class Comparison:
         self._known = known
         self._cancel = cancel
         self._run_id = run_id
-        notes = [_notes(prepared, lane) for lane in prepared.lanes]
+        notes = [[prepared.notes[lane.text]] if lane.text in prepared.notes else [] for lane in prepared.lanes]
         self._decoded = Decoded(UNWEIGHED, [[] for _ in prepared.lanes], notes)
         self._foreseen: dict[str, Chain] = {}
         self._sent: set[int] = set()  # token ids whose texts were sent
@@ -97,7 +97,10 @@ class Comparison:
         prepared = self.prepared
         plain = [index for index, lane in enumerate(prepared.lanes) if lane.is_plain]
         for index in plain:
-            self._warm_up_plain(prepared.lanes[index])
+            lane = prepared.lanes[index]
+            if lane.text not in self._known.warm:
+                warm_up(prepared, lane)
+                self._known.warm.add(lane.text)
             yield from self._first_time(index)
         if prepared.request.rule != "sampling":  # every lane emits the same text
             yield from self._find_reference(plain)
@@ -107,11 +110,6 @@ class Comparison:
         for index in range(len(prepared.lanes)):
             if index not in plain:
                 yield from self._first_time(index)
-
-    def _warm_up_plain(self, lane: Lane) -> None:
-        if lane.text not in self._known.warm:
-            warm_up(self.prepared, lane)
-            self._known.warm.add(lane.text)
 
     def _find_reference(self, plain: list[int]) -> RawEvents:
         """The target's own text: the plain lane's, else decoded off the clock."""
@@ -284,10 +282,6 @@ def live_iteration(raw: RawIteration) -> dict[str, Any]:
         "t": list(raw.times),
         **({} if raw.parents is None else {"parents": raw.parents, "reads": raw.reads}),
     }
-
-
-def _notes(prepared: Prepared, lane: Lane) -> list[str]:
-    return [prepared.notes[lane.text]] if lane.text in prepared.notes else []
 
 
 def _shape(run: LaneRun) -> list[tuple]:

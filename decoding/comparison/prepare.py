@@ -125,7 +125,9 @@ def prepare(
     vocabulary = shared_vocabulary(pair, _drafts_of(lanes, pair))
     _check_vocabulary(vocabulary, [*prompt.text, *limits.ends])
     rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
-    prepared = Prepared(_without_file(request, prompt), pair, lanes, prompt, limits, rule)
+    if prompt.name:  # the run file keeps a photograph by its name
+        request = replace(request, picture=prompt.name)
+    prepared = Prepared(request, pair, lanes, prompt, limits, rule)
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
     if tuple(request.lanes) == DEFAULT_LANES:  # nobody asked for a policy by name
         prepared = _without_unfitted(prepared)
@@ -133,11 +135,6 @@ def prepare(
     for lane in prepared.lanes:
         _check_features(prepared, lane)
     return prepared
-
-
-def _without_file(request: CompareRequest, prompt: EncodedPrompt) -> CompareRequest:
-    """``request`` as the run file keeps it: a photograph by its name."""
-    return replace(request, picture=prompt.name) if prompt.name else request
 
 
 def _without_unfitted(prepared: Prepared) -> Prepared:

@@ -186,7 +186,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "threshold": _threshold(run, trace),
         "output": trace.output,
         "starts": [iteration.start for iteration in trace.iterations],
-        "fates": ["".join(LETTERS[token.fate] for token in _tokens(iteration)) for iteration in trace.iterations],
+        "fates": ["".join(LETTERS[token.fate] for token in iteration.all_tokens) for iteration in trace.iterations],
         "wrong": [[token.id for token in it.drafted if token.fate != "accepted"] for it in trace.iterations],
         "parents": parents if branches else None,  # the guess that each guess follows, by iteration
         "reads": [iteration.reads for iteration in trace.iterations] if branches else None,
@@ -197,12 +197,8 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
 
 def _recorded(iteration: Iteration) -> dict[str, Any]:
     """What is recorded of an iteration and its tokens besides their fates."""
-    tokens = [asdict(token) for token in _tokens(iteration)]
+    tokens = [asdict(token) for token in iteration.all_tokens]
     return {"stop": iteration.stop, "score": iteration.score, "tokens": tokens}
-
-
-def _tokens(iteration: Iteration) -> list:
-    return iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
 
 
 def _figure(figure: Figure) -> dict[str, str]:
