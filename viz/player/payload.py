@@ -12,6 +12,7 @@ from itertools import chain as joined
 from typing import Any, Literal
 
 from decoding.analysis import metrics
+from decoding.analysis.agreement import verdict
 from decoding.analysis.lane_figures import Figure, lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.seen import count_seen, seen_sentence
@@ -79,7 +80,7 @@ def run_payload(
         "picture": run_picture(run),
         "seen": seen_sentence(run, run.lanes[lead]) if run.lanes else "",
         "counts": asdict(seen) if seen else None,
-        "verdict": sentences.verdict(run),
+        "verdict": verdict(run, lane_name),
         "lead": lead,
         "prompt": prompt_end(run.settings.prompt, asked),
         "chat": asked,
