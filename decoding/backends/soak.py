@@ -190,15 +190,10 @@ class Witness(Backend):
         self._backend = backend
         self.sent: dict[str, list[str]] = {}  # run -> its events
 
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        for event in self._backend.run_job(kind, options, cancel, run_id):
-            self.sent.setdefault(event.run, []).append(event_to_json(event))
-            yield event
-
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
-        return self._backend._run(kind, options, cancel, run)
+        for event in self._backend.run_job(kind, options, cancel, run):
+            self.sent.setdefault(run, []).append(event_to_json(event))
+            yield event.kind, event.data
 
     def pairs(self) -> list[PairDescription]:
         return self._backend.pairs()
