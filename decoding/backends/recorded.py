@@ -222,7 +222,7 @@ def fingerprints(pair: PairDescription, lanes: list[str], picture: str = "") -> 
         reader = digest_of_files(sorted(Path(pair.pictures).glob("*.safetensors")))
         found |= {"the picture": picture, "the picture reader": reader}
     for lane in map(parse_lane, lanes):
-        draft = None if lane.is_plain else lane.draft or pair.default_draft
+        draft = lane.draft_in(pair.default_draft)
         if draft in pair.drafts:
             found.setdefault(draft, fingerprint(pair.drafts[draft]))
             if lane.is_learned:

@@ -51,7 +51,7 @@ class Prepared:
 
     def draft_of(self, lane: Lane) -> str | None:
         """Name of the lane's draft; None for plain decoding."""
-        return _draft_of(lane, self.pair)
+        return lane.draft_in(self.pair.default_draft)
 
     @property
     def drafts(self) -> list[str]:
@@ -67,12 +67,8 @@ class Prepared:
         return make_policy(lane, self.heads.get(self.draft_of(lane) or "", {}))
 
 
-def _draft_of(lane: Lane, pair: Pair) -> str | None:
-    return None if lane.is_plain else lane.draft or pair.default_draft
-
-
 def _drafts_of(lanes: Iterable[Lane], pair: Pair) -> list[str]:
-    names = (_draft_of(lane, pair) for lane in lanes)
+    names = (lane.draft_in(pair.default_draft) for lane in lanes)
     return list(dict.fromkeys(name for name in names if name is not None))
 
 
