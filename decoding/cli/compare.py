@@ -17,7 +17,7 @@ from rich.text import Text
 from ..backends.jobs import FittedJobs, Jobs
 from ..errors import UserError, explained
 from ..records.events import Event, guarded, new_id, numbered
-from ..records.generate import is_recorded, why_not_again
+from ..records.generate import NOT_AGAIN, is_recorded
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_of_events, save_run
 from ..records.trace import Run
@@ -85,7 +85,7 @@ def _repeated(run: Run, image: Path | None) -> tuple[CompareRequest, Jobs]:
     one in ``image``, or that which its file holds.
     """
     if is_recorded(run):
-        raise UserError(why_not_again(run))
+        raise UserError(NOT_AGAIN)
     jobs = FittedJobs()
     jobs.costs = run.costs
     held = run.picture.file if run.picture else ""
