@@ -32,14 +32,13 @@ def sentence_of(error: Exception) -> str:
     if is_out_of_memory(error):
         what = "machine" if isinstance(error, MemoryError) or _CPU_ALLOCATOR in str(error) else "GPU"
         return f"The {what} ran out of memory: choose a smaller pair, a shorter prompt or fewer new tokens."
-    message = (str(error).splitlines() or [""])[0][:200]
-    fault = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    fault = type(error).__name__ + (f": {first_line(error)}" if str(error).strip() else "")
     return f"The program failed ({fault}). Try again; if it happens again, see the program's log."
 
 
 def first_line(error: Exception) -> str:
-    """The first line of the error's message, cut to 200 characters; of one without a message its type."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    """The first line of what ``error`` says, for a sentence; the name of its type if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def first_fault(error: Any) -> str:

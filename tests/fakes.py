@@ -44,8 +44,7 @@ def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
             times = trace.repeats[repeat]
             columns = zip(times.draft_s, times.verify_s, times.policy_s, times.rest_s)
             for first, (iteration, clock) in enumerate(zip(trace.iterations, columns)):
-                tokens = iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
-                texts = {token.id: _text(run, token) for token in tokens if token.id not in known}
+                texts = {token.id: _text(run, token) for token in iteration.all_tokens if token.id not in known}
                 known.update(texts)
                 item = {
                     "d": [[token.id, token.fate] for token in iteration.drafted],

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from decoding.backends.base import Backend, JobEvents
+from decoding.backends.base import Backend
+from decoding.records.events import RawEvents
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import to_plain
@@ -47,7 +48,7 @@ class ScriptedBackend(Backend):
         self._turn = threading.Lock()
         self._waiting = 0
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         if kind != "compare":
             yield from self._long_job(kind, cancel)
             return
@@ -67,7 +68,7 @@ class ScriptedBackend(Backend):
         finally:
             self._waiting -= 1
 
-    def _stream(self, request: CompareRequest, cancel: threading.Event, identifier: str) -> JobEvents:
+    def _stream(self, request: CompareRequest, cancel: threading.Event, identifier: str) -> RawEvents:
         run, plain = self.make(request, identifier), {}
         for kind, data in scripted_events(run):
             if kind == "iterations":
@@ -84,7 +85,7 @@ class ScriptedBackend(Backend):
                 while timings == 1 and not self.go_on.wait(0.02) and not cancel.is_set():
                     pass
 
-    def _long_job(self, kind: str, cancel: threading.Event) -> JobEvents:
+    def _long_job(self, kind: str, cancel: threading.Event) -> RawEvents:
         yield "queued", {"place": 0}
         for step in range(50):
             if cancel.wait(self.pause_s):

@@ -56,8 +56,8 @@ def test_a_stop_deep_in_a_job_ends_it_with_what_was_measured_and_not_as_broken(m
 
     monkeypatch.setattr("decoding.comparison.chain.record_chain", stopped)
     jobs = Jobs()
-    jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto")
-    kind, data = list(guarded(lambda: jobs.run("compare", OPTIONS, "run", lambda: False)))[-1]
+    jobs._know(ToyPair(), ("", "", "", "auto"))
+    kind, data = list(guarded(jobs.run("compare", OPTIONS, "run", lambda: False)))[-1]
     assert kind == "finished" and not data["run"]["chains"]
 
 
@@ -118,5 +118,5 @@ def test_a_default_pair_that_does_not_load_is_reported_to_whoever_asks(prepared,
 
     jobs = prepared(load)
     assert "There is no such pair." in caplog.text
-    events = list(guarded(lambda: jobs.run("compare", OPTIONS, "run", lambda: False)))
+    events = list(guarded(jobs.run("compare", OPTIONS, "run", lambda: False)))
     assert events[-1] == ("failed", {"message": "There is no such pair."})

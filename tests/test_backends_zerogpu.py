@@ -60,7 +60,7 @@ def spaces(monkeypatch):
     fake = FakeSpaces()
     monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=fake.GPU))
     monkeypatch.delitem(sys.modules, "decoding.backends.zerogpu", raising=False)
-    monkeypatch.setattr(pairs, "describe_pairs", lambda models=None: FakeBackend().pairs())
+    monkeypatch.setattr(pairs, "describe_pairs", lambda: FakeBackend().pairs())
     yield fake
     sys.modules.pop("decoding.backends.zerogpu", None)
 

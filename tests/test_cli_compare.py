@@ -22,7 +22,7 @@ from decoding.cli import COMMANDS, main
 from decoding.cli import recordings as recordings_module
 from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.serve import free_port
-from decoding.cli.show import lane_text, remarks, show_run, summary, verdict
+from decoding.cli.show import lane_text, remarks, show_run, summary
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription
 from decoding.records.run_file import load_run
@@ -44,7 +44,7 @@ def arguments(tiny_pair, *more):
 def test_compare_shows_fates_figures_and_times_and_writes_the_run(tiny_pair, tmp_path):
     status, out, err = command(*arguments(tiny_pair, "--out", str(tmp_path / "run.json")))
     assert status == 0, err
-    for part in ("static:2", "ngram/static:3", "predicted speedup", "Where the time goes", "Same text in all 4"):
+    for part in ("static:2", "ngram/static:3", "predicted speedup", "Where the time goes", "Same text in all four"):
         assert part in out
     assert not out.isascii() and "\x1b" not in out  # marks for fates, and no colours outside a terminal
     run = load_run(tmp_path / "run.json")
@@ -252,16 +252,12 @@ def test_kept_tokens_make_the_text():
     assert plain == visible(summary(run)["text"])
 
 
-def test_the_verdict_names_where_texts_differ():
+def test_remarks_name_the_best_sl_and_where_texts_differ():
+    """Each verdict: test_player_payload.py."""
     run = make_run()
-    assert verdict(run) == "Same text in all 4 lanes."
-    run.lanes[1].verdict = Verdict(same=False, first_difference=7, gap=0.00002, near_tie=True)
-    assert verdict(run) == (
-        "static:5 differs from output position 7 on, where the target's two best logits are 2e-05 apart "
-        "(a near tie), bfloat16."
-    )
-    run.lanes[1].verdict = Verdict(same=None)
-    assert "correctly differ" in verdict(run)
+    assert "Same text in all four lanes." in remarks(run)
+    run.lanes[1].verdict = Verdict(same=False, first_difference=7)
+    assert "static:5 differs from output position 7 on." in remarks(run)
     assert any("best static SL" in line for line in remarks(run))
 
 

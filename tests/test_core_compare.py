@@ -14,12 +14,12 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import SL_CAP
 from decoding.loop.sampling import softmax
-from decoding.records.events import Event, Numbering, guarded
+from decoding.records.events import Event, guarded, numbered
 from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
 from .fakes import until
-from .toy import ToyPair, finished_run
+from .toy import ToyPair, finished_run, unknown
 
 LANES = ["autoregressive", "static:4", "confidence:0.5", "oracle", "ngram/static:2", "weak/heuristic"]
 
@@ -30,9 +30,7 @@ def request(**more) -> CompareRequest:
 
 def compare_pair(request: CompareRequest, pair: ToyPair, cancel=lambda: False) -> Iterator[Event]:
     """The events that a backend sends."""
-    event = Numbering("run")
-    for kind, data in guarded(lambda: compare(request, pair, cancel)):
-        yield event(kind, **data)
+    return numbered("run", guarded(compare(request, unknown(pair), cancel, "run")))
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +268,7 @@ def test_a_run_made_to_be_kept_sends_no_replay_of_its_further_repeats():
 def test_a_run_that_is_stopped_between_two_chains_has_the_texts_of_the_first_one_s_guesses():
     stop = False
     prepared = prepare(request(lanes=["autoregressive", "static:3", "weak/static:3"]), ToyPair(agree=0.4, vocab=64))
-    comparison = Comparison(prepared, lambda: stop, "x")
+    comparison = Comparison(prepared, unknown(prepared.pair), lambda: stop, "x")
     for kind, data in comparison.events():
         stop = stop or (kind == "progress" and "all that weak would guess" in data["message"])
     chain = comparison.run.chains["small"]
@@ -326,7 +324,7 @@ def test_the_default_lanes_run_where_nothing_was_fitted():
 def test_a_repeat_that_went_otherwise_is_left_out_of_all_lanes_and_noted():
     """Some GPUs are not bitwise reproducible."""
     prepared = prepare(request(lanes=["autoregressive", "static:4", "weak/static:3"], repeats=3), ToyPair())
-    comparison = Comparison(prepared, lambda: False, "x")
+    comparison = Comparison(prepared, unknown(prepared.pair), lambda: False, "x")
     for kind, data in comparison.events():
         if kind == "lane_finished" and data["lane"] == 2:
             prepared.pair._drafts["small"].seed += {0: 7, 1: -7}.get(data["repeat"], 0)  # another draft in one repeat

@@ -82,7 +82,7 @@ def test_a_check_is_timed_after_the_draft_steps_that_it_checks(monkeypatch):
 
 @pytest.mark.parametrize("drafts", [["small", "ngram"], ["ngram"], []])
 def test_costs_are_positive_and_cover_every_draft(drafts):
-    costs = measure_costs(ToyPair(), drafts, [1, 2, 3], context=50)
+    costs = measure_costs(ToyPair(), drafts, [1, 2, 3])
     assert costs.target_s > 0 and costs.overhead > 0 and set(costs.draft_step) == set(drafts)
     v = costs.verify_curve
     assert len(v) == 65 and v == sorted(v) and v[0] == 1.0

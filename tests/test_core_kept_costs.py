@@ -34,7 +34,7 @@ def request(**changes) -> CompareRequest:
 
 def run_of(known: KnownCosts, **changes):
     """(the run, the stages of its progress events)."""
-    comparison = Comparison(prepare(request(**changes), known.pair), lambda: False, "run", known)
+    comparison = Comparison(prepare(request(**changes), known.pair), known, lambda: False, "run")
     stages = [data["stage"] for kind, data in comparison.events() if kind == "progress"]
     return comparison.run, stages
 

@@ -18,7 +18,7 @@ from decoding.errors import Cancelled, UserError
 from decoding.evaluation.options import options_from_dict
 from decoding.evaluation.parts import Part, run_part
 from decoding.evaluation.results import EvaluationResult, Progress
-from decoding.records.events import Numbering, guarded
+from decoding.records.events import guarded, new_id, numbered
 from decoding.records.run_file import to_plain
 from tests.commands import command
 from tests.test_evaluate_run import OPTIONS, _timeless, prompts, quick_costs, run  # noqa: F401
@@ -37,12 +37,11 @@ class Devices:
 
     def run_job(self, kind, options, cancel, run_id=None):
         assert kind == "part"
-        event = Numbering(run_id)
         with self._lock:
             device = self._free.pop(0)  # an index that is in use twice would fail here
             try:
-                for kind_of, data in guarded(lambda: self._work(device, json.loads(json.dumps(options)), cancel)):
-                    yield event(kind_of, **data)
+                work = self._work(device, json.loads(json.dumps(options)), cancel)
+                yield from numbered(run_id or new_id(), guarded(work))
             finally:
                 self._free.append(device)
 
@@ -61,8 +60,8 @@ class Devices:
         raise Cancelled
 
 
-def spread_over(devices: Devices, folder, options=OPTIONS, cancel=None):
-    steps = list(evaluate_spread(devices, lambda: devices.n, options, folder, cancel))
+def spread_over(devices: Devices, folder, options=OPTIONS):
+    steps = list(evaluate_spread(devices, lambda: devices.n, options, folder, threading.Event()))
     return steps[:-1], steps[-1]
 
 

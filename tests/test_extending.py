@@ -97,13 +97,13 @@ from importlib import import_module
 from pathlib import Path
 
 path = Path("decoding/records/request.py")
-source, last = path.read_text(encoding="utf-8"), "    picture: str = PICTURE\\n"
+source, end = path.read_text(encoding="utf-8"), "\\n\\nSETTINGS = "
 line = '    patience: int = setting("Patience", "How long to wait.", 3, low=1, high=9, tools=True)\\n'
-assert source.count(last) == 1
+assert source.count(end) == 1
 name = "decoding.records.request"
 module = sys.modules[name] = types.ModuleType(name)
 module.__package__, module.__file__ = "decoding.records", str(path)
-exec(compile(source.replace(last, last + line), str(path), "exec"), module.__dict__)
+exec(compile(source.replace(end, line + end), str(path), "exec"), module.__dict__)
 import_module("decoding.records").request = module
 """
 FIND_IT = """

@@ -20,6 +20,14 @@ def describe(folder: Path, **fields) -> Path:
     return folder
 
 
+@pytest.fixture
+def models(tmp_path, monkeypatch) -> Path:
+    """A folder in place of models/."""
+    monkeypatch.setattr(pairs, "MODELS", tmp_path)
+    monkeypatch.setattr(pairs, "_described", pairs._described.__wrapped__)  # remembers no earlier folder
+    return tmp_path
+
+
 def test_drafts_have_kinds_and_number_formats_and_a_target_may_read_pictures(tmp_path):
     feature = {"folder": "drafts/b", "kind": "feature", "layers": [2, 15, -1]}
     drafts = {"a": "drafts/a", "b": feature, "c": {"folder": "drafts/c", "sees": True}, "d": {"folder": "drafts/d"}}
@@ -30,11 +38,11 @@ def test_drafts_have_kinds_and_number_formats_and_a_target_may_read_pictures(tmp
     assert pair.pictures == str(tmp_path / "pictures") and read_pair(describe(tmp_path)).pictures == ""
 
 
-def test_a_pair_has_the_name_in_its_description(tmp_path):
-    describe(tmp_path / "folder", name="chatty", about="Talks.")
-    assert pairs.embedded_pairs(tmp_path)[0].name == pairs.find_pair("", tmp_path).name == "chatty"
-    assert pairs.is_asked(None, "chatty", tmp_path) and pairs.about_pair("chatty", tmp_path) == "Talks."
-    assert not pairs.is_asked(None, "folder", tmp_path)
+def test_a_pair_has_the_name_in_its_description(models):
+    describe(models / "folder", name="chatty", about="Talks.")
+    assert pairs.embedded_pairs()[0].name == pairs.find_pair().name == "chatty"
+    assert pairs.is_asked(None, "chatty") and pairs.about_pair("chatty") == "Talks."
+    assert not pairs.is_asked(None, "folder")
 
 
 NO_PAIR = "mine/pair.json does not describe a pair"
@@ -66,21 +74,21 @@ def test_a_broken_description_is_a_sentence(tmp_path, broken, words):
         read_pair(folder)
 
 
-def test_a_broken_description_costs_its_own_pair_alone(tmp_path):
-    describe(tmp_path / "small")
-    (describe(tmp_path / "broken") / "pair.json").write_text("{")
-    (tmp_path / "index.json").write_text('{"default": "broken"}')
-    serving, broken = pairs.embedded_pairs(tmp_path)
+def test_a_broken_description_costs_its_own_pair_alone(models):
+    describe(models / "small")
+    (describe(models / "broken") / "pair.json").write_text("{")
+    (models / "index.json").write_text('{"default": "broken"}')
+    serving, broken = pairs.embedded_pairs()
     assert serving.name == "small" and serving.note.startswith("Cannot read broken/pair.json")
-    assert not broken.loadable and pairs.find_pair("", tmp_path).name == "small"
+    assert not broken.loadable and pairs.find_pair().name == "small"
     with pytest.raises(UserError, match="The pair broken cannot be loaded: Cannot read"):
-        pairs.find_pair("broken", tmp_path)
-    assert pairs.is_asked(None, "small", tmp_path) and not pairs.is_asked(None, "broken", tmp_path)
+        pairs.find_pair("broken")
+    assert pairs.is_asked(None, "small") and not pairs.is_asked(None, "broken")
 
 
-def test_where_no_pair_is_installed(tmp_path):
+def test_where_no_pair_is_installed(models):
     with pytest.raises(UserError, match="No pair is installed: name a target and a draft"):
-        pairs.find_pair("", tmp_path)
+        pairs.find_pair()
 
 
 @pytest.mark.parametrize("place", ["./nowhere", "~nobody-of-this-name/x", "x" * 300, "a\x00b"])

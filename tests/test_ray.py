@@ -253,7 +253,7 @@ def test_an_evaluation_spreads_over_the_replicas(cluster, tmp_path):
         clock_prompts=4,
         repeats=1,
     )
-    *_, result = evaluate_spread(replicas.backend, replicas.running, options, tmp_path)
+    *_, result = evaluate_spread(replicas.backend, replicas.running, options, tmp_path, threading.Event())
     same = result.find("clock_texts_equal")
     assert sum(result.setting.prompts.values()) == 4 and same.value == same.n > 4
     assert f"{socket.gethostname()} (2)" in result.setting.notes[-1]

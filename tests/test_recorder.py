@@ -283,7 +283,7 @@ def test_commands_show_it_and_say_what_such_a_run_cannot_do(tiny, tmp_path):
         sweep(run, "static:1..4")
     save_run(run, tmp_path / "run.json")
     status, out, _ = command("show", str(tmp_path / "run.json"))
-    assert status == 0 and "assisted" in out and "Same text in all 2 lanes." in out
+    assert status == 0 and "assisted" in out and "Same text in both lanes." in out
     for asked, words in ((["compare", "--again"], "--target and --draft"), (["whatif"], "run its prompt here")):
         assert words in command(*asked, str(tmp_path / "run.json")).err
 

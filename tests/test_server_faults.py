@@ -20,7 +20,7 @@ from decoding.backends.server import create_app
 from decoding.backends.stream import EventStream
 from decoding.cli.serve import free_port
 from decoding.errors import UserError
-from decoding.records.events import Numbering
+from decoding.records.events import Event, numbered
 from tests import web
 from tests.commands import command
 from tests.fakes import FakeBackend, begin, compare, last_sentence, small_request
@@ -176,20 +176,20 @@ def test_pairs_that_cannot_be_listed_are_a_sentence_in_the_log(caplog):
     assert "same version" in caplog.text
 
 
-def raises_at_once(event):
+def raises_at_once():
     raise OSError("disk on fire")
     yield
 
 
-def falls_silent(event):
-    yield event("queued", place=0)
+def falls_silent():
+    yield "queued", {"place": 0}
 
 
 @pytest.mark.parametrize("events, words", [(raises_at_once, "disk on fire"), (falls_silent, "ended without a result")])
 def test_a_backend_that_breaks_its_promise_still_ends_the_run(events, words):
     class Broken(FakeBackend):
         def run_job(self, kind, options, cancel, run_id=None):
-            return events(Numbering(run_id))
+            return numbered(run_id, events())
 
     with served_at(Broken(), max_runs=1) as url:
         for _ in range(2):  # and its place is free again
@@ -217,7 +217,7 @@ def test_the_last_event_is_read_also_if_it_comes_while_a_reader_looks(monkeypatc
 
     def events(cancel):
         go.wait(30)
-        yield Numbering("run-1")("finished")
+        yield Event("run-1", 0, "finished")
 
     async def read():
         stream = EventStream("run-1", events, lambda event: event.kind)

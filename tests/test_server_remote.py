@@ -74,7 +74,7 @@ def test_no_pages_but_the_documented_ones(url):
 
 
 def test_limits_of_the_server_are_sentences():
-    with served_at(grant=Grant(20, 10, 30, long_jobs=False)) as url:
+    with served_at(FakeBackend(Grant(20, 10, 30, long_jobs=False))) as url:
         remote = RemoteBackend(url)
         assert "here at most 10." in last_sentence(compare(remote))
         assert "here at most 20 are read" in last_sentence(compare(remote, "x" * 21, max_new_tokens=4))
@@ -195,7 +195,7 @@ def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
     requests = [small_request(f"visitor {i}", max_new_tokens=8, repeats=1) for i in range(4)]
     order = []
     with served_at() as one, served_at() as many:
-        result = compare_throughput(one, many, requests, rounds=2, on_crowd=order.append)
+        result = compare_throughput(one, many, requests, 2, threading.Event(), order.append)
     assert result.is_clean and len(result.ratios) == 2 and result.ends["finished"] == 4 * 6, result
     assert order == [1, 2, 3, 4, 5, 6] and all(ratio > 0 for ratio in result.ratios)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from decoding.comparison.compare import Comparison
+from decoding.comparison.kept_costs import KnownCosts
 from decoding.comparison.prepare import prepare
 from decoding.engines.base import CachedModel, check_rewind
 from decoding.engines.inputs import Branches, EncodedPrompt, encoded
@@ -153,9 +155,14 @@ class ToyPair:
         return deepcopy(self)
 
 
+def unknown(pair) -> KnownCosts:
+    """The costs of ``pair``, of which nothing is kept and nothing can be."""
+    return KnownCosts(pair, Path("/proc/nowhere"))
+
+
 def finished_run(request: CompareRequest, pair) -> Run:
     """Runs ``request`` and returns the run, without events. Raises UserError."""
-    comparison = Comparison(prepare(request, pair), lambda: False, "run")
+    comparison = Comparison(prepare(request, pair), unknown(pair), lambda: False, "run")
     for _ in comparison.events():
         pass
     return comparison.run

@@ -95,7 +95,7 @@ def run_csv(run: Run) -> str:
         for number, iteration in enumerate(trace.iterations):
             depths = depths_of(iteration.parents) if iteration.parents else range(iteration.n_drafted)
             places = [*depths, iteration.n_accepted]
-            for index, token in enumerate([*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]):
+            for index, token in enumerate(iteration.all_tokens):
                 known = run.vocab.get(token.id)
                 where = (_safe(trace.lane), number, index, iteration.start + places[index])
                 what = (token.id, json.dumps(known.text if known else ""), *(getattr(token, name) for name in OF_TOKEN))

@@ -48,7 +48,7 @@ def stream_of(job: Job, translate: Callable[[Event], Event] = lambda event: even
     run = new_id()
 
     def events(cancel: threading.Event) -> Iterator[Event]:
-        return whole(run, lambda: map(translate, job(cancel, run)), BROKEN)
+        return whole(run, map(translate, job(cancel, run)), BROKEN)
 
     return EventStream(run, events, _light)
 

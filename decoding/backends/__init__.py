@@ -16,10 +16,10 @@ def on_zerogpu() -> bool:
     return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
 
 
-def choose_backend(url: str | None = None, token: str = "", recorded: bool = False) -> Backend:
+def choose_backend(url: str | None = None, recorded: bool = False) -> Backend:
     """The backend for these arguments and this environment.
 
-    ``url`` (or SPECULOSCOPE_BACKEND): another machine's served backend, with ``token`` (or SPECULOSCOPE_TOKEN), or
+    ``url`` (or SPECULOSCOPE_BACKEND): another machine's served backend, whose token is in SPECULOSCOPE_TOKEN, or
     ``space:OWNER/NAME``, a running Space. ``recorded``: nothing runs live. Otherwise ZeroGPU if the environment has it,
     else this machine. Raises UserError for an invalid address or token, and on ZeroGPU if its package is missing.
     """
@@ -35,7 +35,7 @@ def choose_backend(url: str | None = None, token: str = "", recorded: bool = Fal
     if url:
         from .remote import RemoteBackend
 
-        return RemoteBackend(url, token or os.environ.get("SPECULOSCOPE_TOKEN", ""))
+        return RemoteBackend(url, os.environ.get("SPECULOSCOPE_TOKEN", ""))
     if on_zerogpu():
         try:
             from .zerogpu import ZeroGPUBackend

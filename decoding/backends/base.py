@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from ..analysis.tuning import chosen_here, curves_here, format_here
 from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
-from ..records.events import Event, Kind, Numbering
+from ..records.events import Event, RawEvents, new_id, numbered
 from ..records.machine import has_gpu, memory_bytes
 from ..records.pairs import PairDescription, describe_pairs
-from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
+from ..records.request import CompareRequest, Grant, check_granted, check_request
 
 
 def pairs_here() -> list[PairDescription]:
@@ -45,8 +44,8 @@ def _as_large(pair: PairDescription) -> PairDescription:
     return replace(pair, loadable=False, reason=reason)
 
 
-JobEvents = Generator[tuple[Kind, dict[str, Any]], None, None]
 CLOSED = "The program was closed before the run was done: start it and the run again."
+SHARED = "Evaluations take minutes and this machine is shared: run them on your own machine."
 
 
 class Backend(ABC):
@@ -76,32 +75,33 @@ class Backend(ABC):
         """A job: "compare", whose ``finished`` carries ``{"run": ...}``, or another long one ("evaluate", "drafts"):
         ``progress`` events, then ``finished`` with ``{"result": ...}``.
         """
-        event = Numbering(run_id)
-        try:
-            self._check_job(kind, options)
-            with closing(self._run(kind, options, cancel, event.run)) as events:
-                for one, data in events:
-                    yield event(one, **data)
-        except UserError as error:
-            yield event("failed", message=str(error))
+        run = run_id or new_id()
+        return numbered(run, self._answer(kind, options, cancel, run))
 
-    def _check_job(self, kind: str, options: dict[str, Any]) -> None:
+    def _answer(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
+        """The events of a job, or the sentence that refuses it."""
+        try:
+            self.check_job(kind, options)
+            yield from self._run(kind, options, cancel, run)
+        except UserError as error:
+            yield "failed", {"message": str(error)}
+
+    def check_job(self, kind: str, options: dict[str, Any]) -> None:
         """Raises UserError with a sentence for a job that cannot run here."""
         if kind == "compare":
             self._check(CompareRequest(**options))
-        elif self.only_comparisons:
-            raise UserError(self.only_comparisons)
-        else:
-            check_long_job(self._grant)
+        elif self.only_comparisons or not self._grant.long_jobs:
+            raise UserError(self.only_comparisons or SHARED)
 
     def _check(self, request: CompareRequest) -> None:
         """Raises UserError with a sentence for a comparison that cannot run here."""
-        check_granted(check_request(request), self._grant)
+        check_request(request)
+        check_granted(request, self._grant)
         for lane in request.lanes:
             parse_lane(lane)
 
     @abstractmethod
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         """The events of an allowed job, from ``queued`` on. Raises UserError if it is refused."""
 
     @abstractmethod

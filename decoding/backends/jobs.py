@@ -44,7 +44,6 @@ class Jobs:
     def __init__(self, device: str = "auto") -> None:
         self._device = device
         self._key: Key | None = None
-        self._pair: Pair | None = None
         self._known: KnownCosts | None = None
         self._loading: Loading | None = None
 
@@ -111,8 +110,8 @@ class Jobs:
         from ..comparison.compare import compare
 
         request = CompareRequest(**options)  # checked by whoever took it from elsewhere
-        pair = yield from self._load(request, cancel)
-        yield from compare(request, pair, cancel, run_id, self._known)
+        known = yield from self._load(request, cancel)
+        yield from compare(request, known, cancel, run_id)
 
     def _evaluate(self, options: dict[str, Any], part: dict[str, Any] | None, cancel: Cancel) -> RawEvents:
         """An evaluation, or a ``part`` of one that is spread over several devices."""
@@ -121,7 +120,7 @@ class Jobs:
         from ..evaluation.stages import open_evaluation
 
         asked = options_from_dict(options)
-        pair = yield from self._load(asked, cancel)
+        pair = (yield from self._load(asked, cancel)).pair
         with TemporaryDirectory(prefix="speculoscope-") as name:
             if part is None:
                 yield from _as_events(open_evaluation(asked, pair, Path(name), cancel).run())
@@ -136,26 +135,26 @@ class Jobs:
 
     def _load(
         self, request: CompareRequest | EvaluationOptions, cancel: Cancel
-    ) -> Generator[tuple[Kind, dict[str, Any]], None, Pair]:
-        """Load the requested pair unless it is loaded, yielding progress; returns it. Raises UserError, Cancelled."""
+    ) -> Generator[tuple[Kind, dict[str, Any]], None, KnownCosts]:
+        """Load the requested pair unless it is loaded, yielding progress; returns what is known of its costs, and with
+        that the pair. Raises UserError, Cancelled.
+        """
         key = self._key_of(request)
-        if self._pair is not None and key == self._key:
-            return self._pair
+        if self._known is not None and key == self._key:
+            return self._known
         loading = self._loading
         if loading is None or loading.key != key:
             loading = self._begin(key)
         loading.cancelled = cancel
         while (step := loading.progress.get()) is not None:
             yield "progress", {"stage": "loading", "message": step[0], "fraction": step[1]}
-        return self._take(loading).pair
+        return self._take(loading)
 
     def _begin(self, key: Key) -> Loading:
         """Begin to load, after any current loading has ended."""
         if self._loading is not None:
             self._loading.end()
-        self._pair = self._key = self._known = (
-            None  # frees the memory of the last pair before the next one is allocated
-        )
+        self._key = self._known = None  # frees the memory of the last pair before the next one is allocated
         self._loading = Loading(key, self._device)
         return self._loading
 
@@ -171,7 +170,7 @@ class Jobs:
     def _know(self, pair: Pair, key: Key) -> KnownCosts:
         from ..comparison.kept_costs import KnownCosts
 
-        self._pair, self._key, self._known = pair, key, KnownCosts(pair, sets_lanes=self.sets_lanes, given=self.costs)
+        self._key, self._known = key, KnownCosts(pair, sets_lanes=self.sets_lanes, given=self.costs)
         return self._known
 
 

@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..records.events import LAST_KINDS, Kind, RawEvents
 from ..records.pairs import PairDescription, is_public
 from ..records.request import ASK_FOR_LESS, PUBLIC, Grant
-from .base import CLOSED, Backend, JobEvents, pairs_here
+from .base import CLOSED, Backend, pairs_here
 from .process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class LocalBackend(Backend):
         self._closed = False
         atexit.register(self.close)
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         job = _Job(next(self._numbers), kind, options, run)
         place = self._enter(job)
         try:

@@ -154,4 +154,4 @@ def _draft_and_policy(text: str, default: str) -> tuple[str, str]:
         lane = parse_lane(text)
     except UserError:
         return default, "unknown"
-    return ("" if lane.is_plain else lane.draft or default), lane.policy
+    return lane.draft_in(default) or "", lane.policy

@@ -23,11 +23,11 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from ..errors import UserError
-from ..records.events import LAST_KINDS, Event, event_from_json, event_to_json
+from ..errors import UserError, first_line
+from ..records.events import LAST_KINDS, Event, RawEvents, event_from_json, event_to_json
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import Grant
-from .base import Backend, JobEvents
+from .base import Backend
 from .jobs import RestingJobs
 from .local import LocalBackend
 from .server import Limits, create_app
@@ -96,7 +96,7 @@ class Device:
             await asyncio.shield(stream.over.wait())  # this replica is not free before the device is
 
     def _events(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> Iterator[Event]:
-        return whole(run, lambda: self._backend.run_job(kind, options, cancel, run))
+        return whole(run, self._backend.run_job(kind, options, cancel, run))
 
     def __del__(self) -> None:
         self._backend.close()
@@ -139,7 +139,7 @@ class RayBackend(Backend):
         with self._lock:
             return f"Runs on a Ray cluster; {self._running} runs are in progress, {len(self._waiting)} waiting."
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         with self._lock:
             number, place = next(self._numbers), len(self._waiting)
             self._waiting.append(number)
@@ -158,9 +158,7 @@ class RayBackend(Backend):
             if lines is not None:
                 lines.cancel()  # no effect if it has ended
 
-    def _events_of(
-        self, lines: Iterable[str], number: int, cancel: threading.Event
-    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _events_of(self, lines: Iterable[str], number: int, cancel: threading.Event) -> RawEvents:
         """The device's events up to the last one, preceded by the run's place in the queue."""
         place = None
         for came in apart(lambda: lines, "ray-reader", POLL_S):
@@ -207,16 +205,14 @@ class Face:
 
     def __serve_build_asgi_app__(self) -> Any:
         options = self._options
-        grant = Grant(**options.grant)
         limits = Limits(
             max_runs=options.max_waiting + (options.replicas or options.most),
-            grant=grant,
             any_model=options.any_model,
             grace_s=options.grace_s,
             heartbeat_s=HEARTBEAT_S,
         )
         reader = ray.get_runtime_context().get_actor_name() or ""
-        return create_app(RayBackend(self._devices, grant, reader), _token(options), limits)
+        return create_app(RayBackend(self._devices, Grant(**options.grant), reader), _token(options), limits)
 
 
 def application(args: dict[str, Any]) -> serve.Application:
@@ -278,7 +274,7 @@ def open_cluster(host: str, port: int, address: str = "") -> None:
     try:
         serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
     except (RayError, RayServeException, TimeoutError) as error:
-        why = (str(error).splitlines() or [""])[0][:200]
+        why = first_line(error)
         raise UserError(f"Ray Serve did not start to listen on {host}:{port} ({why}): try again.") from error
 
 
@@ -363,6 +359,5 @@ def join_cluster(address: str, **options: Any) -> None:
         ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
     except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
         ray.shutdown()  # what has started
-        why = (str(error).splitlines() or [""])[0][:200]
         where = "this machine" if address == "local" else address
-        raise UserError(f"No Ray cluster answers at {where} ({why}).") from error
+        raise UserError(f"No Ray cluster answers at {where} ({first_line(error)}).") from error

@@ -16,14 +16,14 @@ from ..errors import UserError
 from ..files import digest_of_files, write_whole
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import Lane, parse_lane, stand_in
-from ..records.events import IDENTIFIER
+from ..records.events import IDENTIFIER, RawEvents
 from ..records.fingerprint import fingerprint
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import DEFAULT_LANES, CompareRequest
 from ..records.run_file import load_run, run_to_json, save_run
 from ..records.suites import Prompt
 from ..records.trace import Run
-from .base import Backend, JobEvents
+from .base import Backend
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class RecordedBackend(Backend):
     def _check(self, request: CompareRequest) -> None:
         self._find(request)
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         """The recording with exactly these settings."""
         found = self._find(CompareRequest(**options))
         settings = asdict(found.settings)
@@ -222,7 +222,7 @@ def fingerprints(pair: PairDescription, lanes: list[str], picture: str = "") -> 
         reader = digest_of_files(sorted(Path(pair.pictures).glob("*.safetensors")))
         found |= {"the picture": picture, "the picture reader": reader}
     for lane in map(parse_lane, lanes):
-        draft = None if lane.is_plain else lane.draft or pair.default_draft
+        draft = lane.draft_in(pair.default_draft)
         if draft in pair.drafts:
             found.setdefault(draft, fingerprint(pair.drafts[draft]))
             if lane.is_learned:

@@ -13,11 +13,11 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
-from ..records.events import Event, Kind, event_from_json
+from ..records.events import Event, Kind, RawEvents, event_from_json
 from ..records.pairs import PairDescription
 from ..records.request import CompareRequest, check_request
 from ..records.run_file import run_from_dict
-from .base import CLOSED, Backend, JobEvents, check_token
+from .base import CLOSED, Backend, check_token
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class RemoteBackend(Backend):
     def _check(self, request: CompareRequest) -> None:
         check_request(request)  # its lanes are checked there: the other machine may have other policies
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         follower = _Follower(self._client, self._where, run, cancel, self._patience_s)
         try:
             yield from follower.follow({"kind": kind, "options": options})
@@ -103,7 +103,7 @@ class _Follower:
         self._failing_since: float | None = None
         self._pause_s = 0.1
 
-    def follow(self, body: dict[str, Any]) -> JobEvents:
+    def follow(self, body: dict[str, Any]) -> RawEvents:
         while not self._over:
             try:
                 if not self._started:
@@ -135,7 +135,7 @@ class _Follower:
             except (httpx.TransportError, RuntimeError):
                 pass  # it is gone, or this backend was closed: the server's grace period ends the run
 
-    def _read(self) -> JobEvents:
+    def _read(self) -> RawEvents:
         """One batch of the server's events. A backend never sends an empty one: that counts as a broken connection."""
         heard = False
         with self._client.stream("GET", f"/runs/{self._run}/events", params={"from": self._at}) as response:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect
@@ -32,13 +32,14 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import UserError
 from ..records.events import Event, event_to_json
-from ..records.request import SETTINGS, Grant, check_granted, check_long_job, request_from_dict
+from ..records.request import SETTINGS, request_from_dict
 from .base import Backend, check_token
 from .metrics import Metrics
 from .stream import EventStream, whole
 
 log = logging.getLogger(__name__)
 
+MAX_BODY_BYTES = 2 * 2**20
 KINDS = ("compare", "evaluate", "drafts")
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 HEARTBEAT = '{"run":"-","seq":0,"kind":"heartbeat","data":{}}\n'
@@ -49,20 +50,10 @@ class Limits:
     """The limits of one server."""
 
     max_runs: int = 32  # running or waiting
-    max_body_bytes: int = 2 * 2**20
-    grant: Grant = Grant()  # to each run
     any_model: bool = False  # whether a client may name its own target and draft
     window: int = 1000  # events kept for a client that has not acknowledged them
     grace_s: float = 20.0  # how long a run continues without a reader
     heartbeat_s: float = 0.5
-
-
-class Refusal(Exception):
-    """An HTTP status with a sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
 
 
 class Session:
@@ -81,9 +72,9 @@ class Session:
     def take_over(self, start: int) -> int:
         """Registers a new reader and acknowledges all events before ``start``; returns the reader's number."""
         if start < self.stream.first:
-            raise Refusal(410, f"Event {start} was read before and is no longer kept: start the run again.")
+            raise HTTPException(410, f"Event {start} was read before and is no longer kept: start the run again.")
         if start > self.stream.next:
-            raise Refusal(400, f"Event {start} does not exist yet: request {self.stream.next}.")
+            raise HTTPException(400, f"Event {start} does not exist yet: request {self.stream.next}.")
         self.stream.forget(start)
         self._reader += 1
         return self._reader
@@ -131,25 +122,26 @@ class Sessions:
         self._starting = asyncio.Lock()
 
     async def start(self, run: str, body: bytes) -> None:
-        """Starts the run that ``body`` describes, once. Raises Refusal, UserError."""
+        """Starts the run that ``body`` describes, once. Raises HTTPException, UserError."""
         try:
             await self._start(run, body)
-        except (Refusal, UserError):
+        except (HTTPException, UserError):
             self._metrics.refuse()
             raise
 
     async def _start(self, run: str, body: bytes) -> None:
         if not RUN_ID.fullmatch(run):
-            raise Refusal(400, "A run's id consists of 8 to 64 letters, digits, - and _.")
+            raise HTTPException(400, "A run's id consists of 8 to 64 letters, digits, - and _.")
         async with self._starting:
             if run in self._known:
                 if self._known[run].body != body:
-                    raise Refusal(409, "There is already a run with this id and other settings.")
+                    raise HTTPException(409, "There is already a run with this id and other settings.")
                 return
             if sum(not session.stream.ended for session in self._known.values()) >= self._limits.max_runs:
                 sentence = f"{self._limits.max_runs} runs are running or waiting, the maximum: try again soon."
-                raise Refusal(503, sentence)
+                raise HTTPException(503, sentence)
             kind, options = _read_body(body, self._limits)
+            self._backend.check_job(kind, options)
             stream = EventStream(run, partial(self._events, run, kind, options), _line, self._limits.window)
             self._known[run] = Session(stream, body, self._limits, self._forget)
             await stream.read(0)  # it is in the queue now
@@ -157,7 +149,7 @@ class Sessions:
     def get(self, run: str) -> Session:
         if run not in self._known:
             sentence = "The server does not know this run: it has ended, or the server was restarted. Start it again."
-            raise Refusal(404, sentence)
+            raise HTTPException(404, sentence)
         return self._known[run]
 
     def close(self) -> None:
@@ -165,7 +157,7 @@ class Sessions:
             session.expire()
 
     def _events(self, run: str, kind: str, options: dict[str, Any], cancel: threading.Event) -> Iterator[Event]:
-        return self._metrics.watched(whole(run, lambda: self._backend.run_job(kind, options, cancel, run)))
+        return self._metrics.watched(whole(run, self._backend.run_job(kind, options, cancel, run)))
 
     def _forget(self, run: str) -> None:
         self._known.pop(run, None)
@@ -176,20 +168,19 @@ def _line(event: Event) -> str:
 
 
 def _read_body(body: bytes, limits: Limits) -> tuple[str, dict[str, Any]]:
-    """The kind of the job and its options, those of a comparison completed and checked. Raises Refusal, UserError."""
+    """The kind of the job and its options, those of a comparison completed. Raises HTTPException, UserError."""
     try:
         data = json.loads(body)
         kind, options = data["kind"], data["options"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Refusal(400, 'The body must be JSON: {"kind": "compare", "options": {...}}.') from error
+        raise HTTPException(400, 'The body must be JSON: {"kind": "compare", "options": {...}}.') from error
     if kind not in KINDS or not isinstance(options, dict):
-        raise Refusal(400, f"The kind must be one of {', '.join(KINDS)}, its options an object.")
+        raise HTTPException(400, f"The kind must be one of {', '.join(KINDS)}, its options an object.")
     if (options.get("target") or options.get("draft")) and not limits.any_model:
         raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
     if kind == "compare":
         _check_known(options)
-        return kind, asdict(check_granted(request_from_dict(options), limits.grant))
-    check_long_job(limits.grant)
+        options = asdict(request_from_dict(options))
     return kind, options
 
 
@@ -230,12 +221,13 @@ def create_app(backend: Backend, token: str = "", limits: Limits | None = None) 
         backend.close()
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_exception_handler(Refusal, _explain)
+    app.add_exception_handler(HTTPException, _explain)
     app.add_exception_handler(UserError, _explain)
     app.add_exception_handler(ClientDisconnect, lambda request, error: Response(status_code=400))  # nobody reads it
-    _add_routes(app, backend, Depends(_guard(token)), limits)
+    guarded = Depends(_guard(token))
+    _add_routes(app, backend, guarded)
 
-    @app.get("/metrics", dependencies=[Depends(_guard(token))])
+    @app.get("/metrics", dependencies=[guarded])
     async def numbers() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
@@ -243,8 +235,9 @@ def create_app(backend: Backend, token: str = "", limits: Limits | None = None) 
 
 
 async def _explain(request: Request, error: Exception) -> JSONResponse:
-    headers = {"WWW-Authenticate": "Bearer"} if getattr(error, "status", 400) == 401 else None
-    return JSONResponse({"message": str(error)}, getattr(error, "status", 400), headers)
+    if isinstance(error, HTTPException):
+        return JSONResponse({"message": error.detail}, error.status_code, error.headers)
+    return JSONResponse({"message": str(error)}, 400)
 
 
 def _guard(token: str) -> Callable[[Request], None]:
@@ -257,12 +250,12 @@ def _guard(token: str) -> Callable[[Request], None]:
                 "This server requires a token, and the one given is missing or wrong: "
                 "start the front end with SPECULOSCOPE_TOKEN set to the server's."
             )
-            raise Refusal(401, sentence)
+            raise HTTPException(401, sentence, {"WWW-Authenticate": "Bearer"})
 
     return check
 
 
-def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) -> None:
+def _add_routes(app: FastAPI, backend: Backend, guarded: Any) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ok", "service": "speculoscope", "backend": await asyncio.to_thread(backend.status)}
@@ -273,14 +266,14 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
 
     @app.put("/runs/{run}", dependencies=[guarded], status_code=201)
     async def start(run: str, request: Request) -> dict[str, str]:
-        await app.state.sessions.start(run, await _limited_body(request, limits.max_body_bytes))
+        await app.state.sessions.start(run, await _limited_body(request))
         return {"run": run}
 
     @app.get("/runs/{run}/events", dependencies=[guarded])
     async def events(run: str, request: Request) -> Response:
         start = request.query_params.get("from", "0")
         if not start.isascii() or not start.isdigit() or len(start) > 12:
-            raise Refusal(400, "from must be the number of an event.")
+            raise HTTPException(400, "from must be the number of an event.")
         session = app.state.sessions.get(run)
         return _EventsResponse(session.lines(int(start), session.take_over(int(start))))
 
@@ -292,10 +285,10 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
             session.expire()
 
 
-async def _limited_body(request: Request, most: int) -> bytes:
+async def _limited_body(request: Request) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > most:
-            raise Refusal(413, f"The body is larger than {most // 1024} KB, the limit.")
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES // 1024} KB, the limit.")
     return bytes(body)

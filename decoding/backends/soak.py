@@ -18,10 +18,10 @@ from time import perf_counter
 from typing import Any
 
 from ..errors import Cancelled
-from ..records.events import Event, event_to_json
+from ..records.events import Event, RawEvents, event_to_json
 from ..records.pairs import PairDescription
 from ..records.request import CompareRequest
-from .base import Backend, JobEvents
+from .base import Backend
 from .remote import RemoteBackend
 from .server import Limits, create_app
 
@@ -134,15 +134,15 @@ def compare_throughput(
     many: str,
     requests: Sequence[CompareRequest],
     rounds: int,
-    cancel: threading.Event | None = None,
-    on_crowd: Callable[[int], None] = lambda crowds: None,
+    cancel: threading.Event,
+    on_crowd: Callable[[int], None],
 ) -> Throughput:
     """Send ``requests`` simultaneously, each from a separate visitor, to the backends ``one`` and ``many`` in turn.
 
     ``one``, ``many``: their addresses. Each first gets one crowd that does not count. ``on_crowd`` is called
     with how many crowds have been served. Raises Cancelled.
     """
-    cancel, result = cancel or threading.Event(), Throughput()
+    result = Throughput()
     for number in range(2 * (1 + rounds)):
         answers: list[tuple[CompareRequest, list[Event]]] = []
         begin = perf_counter()
@@ -190,15 +190,10 @@ class Witness(Backend):
         self._backend = backend
         self.sent: dict[str, list[str]] = {}  # run -> its events
 
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        for event in self._backend.run_job(kind, options, cancel, run_id):
-            self.sent.setdefault(event.run, []).append(event_to_json(event))
-            yield event
-
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
-        return self._backend._run(kind, options, cancel, run)
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
+        for event in self._backend.run_job(kind, options, cancel, run):
+            self.sent.setdefault(run, []).append(event_to_json(event))
+            yield event.kind, event.data
 
     def pairs(self) -> list[PairDescription]:
         return self._backend.pairs()

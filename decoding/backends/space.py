@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..records.events import LAST_KINDS
+from ..records.events import LAST_KINDS, RawEvents
 from ..records.request import SETTINGS, CompareRequest, check_request
 from ..records.run_file import run_from_dict
-from .base import Backend, JobEvents
+from .base import Backend
 from .stream import apart
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SpaceBackend(Backend):
     def _check(self, request: CompareRequest) -> None:
         carried(check_request(request))  # its lanes are checked there: a Space may know other policies
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         """The Space's events up to the last one, which is added here if the Space leaves it out."""
         yield "queued", {"place": 0}
         arguments, gone = carried(CompareRequest(**options)), threading.Event()
@@ -103,12 +103,9 @@ class SpaceBackend(Backend):
         if kind == "RepositoryNotFoundError":
             return f"There is no Space {self._place} (or it is private and you are not logged in): check its spelling."
         if kind in ("AppError", "InvalidAPIEndpointError") or isinstance(error, KeyError | TypeError):
-            return self._stranger()
+            return f"{self._place} answered, but not as a Speculoscope of this version does: is it the right Space?"
         log.warning("%s cannot be used: %s: %s", self._place, kind, message)
         return f"{self._place} does not answer ({kind}): check its name and the network, and try again."
-
-    def _stranger(self) -> str:
-        return f"{self._place} answered, but not as a Speculoscope of this version does: is it the right Space?"
 
 
 def carried(request: CompareRequest) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -35,7 +36,7 @@ def evaluate_spread(
     replicas: Callable[[], int],
     options: EvaluationOptions,
     folder: Path,
-    cancel: threading.Event | None = None,
+    cancel: threading.Event,
 ) -> Iterator[Progress | EvaluationResult]:
     """Runs the evaluation of ``options`` on the replicas behind ``backend``; the last item is the result.
 
@@ -44,13 +45,9 @@ def evaluate_spread(
 
     Raises UserError if a replica does, and for replicas on different machines.
     """
-    spread = _Spread(backend, replicas, options, folder, cancel or threading.Event())
-    try:
+    spread = _Spread(backend, replicas, options, folder, cancel)
+    with closing(spread), suppress(Cancelled):
         yield from spread.run()
-    except Cancelled:
-        return
-    finally:
-        spread.close()
 
 
 @dataclass(slots=True)
@@ -74,21 +71,17 @@ class _Devices:
         )
 
 
+@dataclass(slots=True)
 class _Spread:
     """The stages of one evaluation, and the files that they fill."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        replicas: Callable[[], int],
-        options: EvaluationOptions,
-        folder: Path,
-        cancel: threading.Event,
-    ) -> None:
-        self._backend, self._replicas, self._options = backend, replicas, options
-        self._folder, self._cancel = folder, cancel
-        self._files: dict[str, Lines] = {}
-        self._devices = _Devices()
+    backend: Backend
+    replicas: Callable[[], int]
+    options: EvaluationOptions
+    folder: Path
+    cancel: threading.Event
+    files: dict[str, Lines] = field(default_factory=dict)
+    devices: _Devices = field(default_factory=_Devices)
 
     def run(self) -> Iterator[Progress | EvaluationResult]:
         yield Progress(COSTS, "Measuring the costs on one replica", 0.0)
@@ -100,18 +93,18 @@ class _Spread:
         yield Progress(TABLES, "Computing the tables", 0.0)
         tables = self._alone(Part(TABLES, files=self._all()))
         result = result_from_dict(tables.result or {})
-        result.setting.notes.append(self._devices.note())
+        result.setting.notes.append(self.devices.note())
         yield result
 
     def close(self) -> None:
-        for lines in self._files.values():
+        for lines in self.files.values():
             lines.close()
 
     # -- stages
 
     def _collect(self, first: PartResult) -> Steps:
         """Texts and chains of both splits; of ``chain_minutes`` a third is for validation."""
-        minutes = self._options.chain_minutes
+        minutes = self.options.chain_minutes
         for label, ids, share in (("Validation", first.validation, 1 / 3), ("Test", first.test, 2 / 3)):
             done = self._with_chains()
             missing = [one for one in ids if one not in done]
@@ -122,18 +115,18 @@ class _Spread:
         """Times all lanes of every prompt, a prompt and its repeats always on one device."""
         timed = {
             (one["prompt"], one["repeat"])
-            for name, lines in self._files.items()
+            for name, lines in self.files.items()
             if name.startswith("clock")
             for one in lines.records
         }
-        repeats = range(self._options.repeats)
+        repeats = range(self.options.repeats)
         missing = [one for one in plan.clocked if any((one, repeat) not in timed for repeat in repeats)]
         parts = [Part(CLOCK, some, self._kept(some), plan.lanes) for some in self._divide(missing)]
-        yield from self._share(parts, "On the clock", self._options.minutes)
+        yield from self._share(parts, "On the clock", self.options.minutes)
 
     def _divide(self, ids: Sequence[str]) -> list[list[str]]:
         """``ids`` in parts of equal size, such that every replica gets several."""
-        size = max(1, min(MOST_PROMPTS, len(ids) // (PARTS_EACH * max(1, self._replicas()))))
+        size = max(1, min(MOST_PROMPTS, len(ids) // (PARTS_EACH * max(1, self.replicas()))))
         return [list(ids[start : start + size]) for start in range(0, len(ids), size)]
 
     # -- parts
@@ -147,11 +140,11 @@ class _Spread:
         with ThreadPoolExecutor(max(1, len(parts)), thread_name_prefix="part") as pool:
             try:
                 while waiting or running:
-                    if self._cancel.is_set():
+                    if self.cancel.is_set():
                         raise Cancelled
                     if end is not None and monotonic() >= end and done + len(running) > 0:
                         waiting.clear()
-                    while waiting and len(running) < max(1, self._replicas()):
+                    while waiting and len(running) < max(1, self.replicas()):
                         part = waiting.pop(0)
                         part.minutes = end and max(0.0, (end - monotonic()) / 60)
                         running.add(pool.submit(self._ask, part, stop))
@@ -165,14 +158,14 @@ class _Spread:
 
     def _alone(self, part: Part) -> PartResult:
         """Runs ``part`` while nothing else runs."""
-        result = self._ask(part, self._cancel)
+        result = self._ask(part, self.cancel)
         self._keep(result)
         return result
 
     def _ask(self, part: Part, cancel: threading.Event) -> PartResult:
         """Has a replica run ``part``. Raises UserError, Cancelled."""
-        job = {"evaluation": asdict(self._options), "part": asdict(part)}
-        *_, last = self._backend.run_job(PART, job, cancel)
+        job = {"evaluation": asdict(self.options), "part": asdict(part)}
+        *_, last = self.backend.run_job(PART, job, cancel)
         if last.kind == "cancelled":
             raise Cancelled
         if last.kind == "failed":
@@ -183,12 +176,12 @@ class _Spread:
 
     def _keep(self, one: PartResult) -> None:
         """Add a replica's results to the folder's files. Raises UserError if they do not belong there."""
-        self._devices.add(one)
+        self.devices.add(one)
         for name, (key, *records) in one.files.items():
-            if name not in self._files:
+            if name not in self.files:
                 stale = "refuse" if name == TEXTS else "restart"
-                self._files[name] = Lines(self._folder / name, key, stale)
-            lines = self._files[name]
+                self.files[name] = Lines(self.folder / name, key, stale)
+            lines = self.files[name]
             if lines.key != key:
                 raise UserError("The replicas have different engines or fitted policies: start all of them alike.")
             for record in records:
@@ -196,22 +189,22 @@ class _Spread:
 
     def _kept_costs(self) -> Files:
         """What an evaluation in this folder has already measured; the replica that gets it checks its validity."""
-        return {path.name: list(read_lines(path)) for path in self._folder.glob("costs*.jsonl")}
+        return {path.name: read_lines(path) for path in self.folder.glob("costs*.jsonl")}
 
     def _all(self) -> Files:
-        return {name: [lines.key, *lines.records] for name, lines in self._files.items()}
+        return {name: [lines.key, *lines.records] for name, lines in self.files.items()}
 
     def _kept(self, prompts: Sequence[str]) -> Files:
         """The costs, and the records of ``prompts``."""
         return {
             name: [lines.key, *(one for one in lines.records if "costs" in one or one.get("prompt") in prompts)]
-            for name, lines in self._files.items()
+            for name, lines in self.files.items()
         }
 
     def _with_chains(self) -> set[str]:
         """The prompts that have the chains of all drafts."""
         found = [
-            {one["prompt"] for one in lines.records} for name, lines in self._files.items() if name.startswith("chain-")
+            {one["prompt"] for one in lines.records} for name, lines in self.files.items() if name.startswith("chain-")
         ]
         return set.intersection(*found) if found else set()
 

@@ -122,14 +122,14 @@ class EventStream(Generic[Item]):
         news.set()
 
 
-def whole(run: str, events: Callable[[], Iterator[Event]], broken: str = "") -> Iterator[Event]:
-    """All of ``events()``; the run ends with a sentence even if they raise or lack a last event.
+def whole(run: str, events: Iterator[Event], broken: str = "") -> Iterator[Event]:
+    """All of ``events``; the run ends with a sentence even if they raise or lack a last event.
 
     ``broken``: the sentence for a fault of the program, by default one that names it.
     """
     seq, message = -1, NO_END
     try:
-        for event in events():
+        for event in events:
             yield event
             seq = event.seq
             if event.is_last:

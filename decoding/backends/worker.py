@@ -113,12 +113,7 @@ def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int],
 def _serve(line: _Line, runner: JobRunner, message: dict[str, Any], cancelled: set[int]) -> None:
     job = message["job"]
 
-    def is_cancelled() -> bool:
-        return job in cancelled
-
-    def events() -> RawEvents:
-        return runner.run(message["kind"], message["options"], message["run"], is_cancelled)
-
+    events = runner.run(message["kind"], message["options"], message["run"], lambda: job in cancelled)
     for kind, data in guarded(events):
         if kind == "failed" and runner.has_lost_device():
             log.error("%s: this process ends, a new one starts with the next job", data["message"])

@@ -13,10 +13,10 @@ from contextlib import closing
 from typing import Any
 
 from ..errors import UserError, sentence_of
-from ..records.events import LAST_KINDS, Kind, guarded
+from ..records.events import LAST_KINDS, Kind, RawEvents, guarded
 from ..records.pairs import PairDescription, find_pair
 from ..records.request import ASK_FOR_LESS, PUBLIC, CompareRequest
-from .base import Backend, JobEvents
+from .base import Backend
 from .jobs import Jobs
 from .worker import JobRunner
 
@@ -50,7 +50,7 @@ class ZeroGPUBackend(Backend):
             """Runs in the fork, whose stream ends when it is closed. It yields JSON, as the worker process does:
             pickles would keep numeric keys, which cannot be sent to pages and programs.
             """
-            for event_kind, data in guarded(lambda: runner.run(kind, options, run_id, lambda: False)):
+            for event_kind, data in guarded(runner.run(kind, options, run_id, lambda: False)):
                 yield event_kind, json.dumps(data, allow_nan=False)
 
         self._work = spaces.GPU(duration=estimate_seconds)(work)
@@ -68,7 +68,7 @@ class ZeroGPUBackend(Backend):
             raise UserError("Here the models are loaded before a run: leave number format and weights at auto.")
         super()._check(request)
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         """The events of the GPU's process up to the last; a refusal by Spaces becomes a sentence."""
         yield "queued", {"place": 0}
         try:

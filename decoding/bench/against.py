@@ -20,6 +20,7 @@ from ..comparison.recorder import Recorder
 from ..engines.base import CachedModel
 from ..engines.formats import find_format
 from ..engines.pair import Pair
+from ..errors import first_line
 from ..loop.clock import wait_for
 from ..loop.device_drafting import is_on_device
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
@@ -175,8 +176,7 @@ def choose_able(
         try:
             contender.choose_threads(prompt, n, threads)
         except RuntimeError as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            sentences.append(f"Left out: {contender.name} does not run here ({why}).")
+            sentences.append(f"Left out: {contender.name} does not run here ({first_line(error)}).")
         else:
             able.append(contender)
     return able, sentences

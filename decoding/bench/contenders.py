@@ -19,7 +19,7 @@ from ..comparison.prepare import prepare
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
 from ..engines.threads import use_threads
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..lookahead.lanes import parse_lane
 from ..loop.clock import wait_for
 from ..records.request import CompareRequest
@@ -188,5 +188,4 @@ def _load(file: Path, context: int, threads: int) -> Any:
             str(file), n_ctx=context, n_threads=threads, n_threads_batch=threads, use_mmap=True, verbose=False
         )
     except (ValueError, RuntimeError, OSError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"llama.cpp cannot load {file.name} ({why}).") from error
+        raise UserError(f"llama.cpp cannot load {file.name} ({first_line(error)}).") from error

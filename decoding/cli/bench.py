@@ -21,7 +21,7 @@ from rich.text import Text
 from ..errors import UserError, explained
 from ..files import write_whole
 from ..records.json_lines import Lines
-from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, one_task, out, print_json, progress_bar
+from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, out, print_json, progress_bar
 
 if TYPE_CHECKING:
     from ..bench.lossless import Counts
@@ -61,7 +61,7 @@ def bench(
 
     if folder is not None:
         make_folder(folder)
-    with one_task("Starting") as progress:
+    with progress_bar("Starting") as progress:
         form = dtype if weights == "auto" else weights
         work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1, progress)
         run = {"transformers": bench_all, "llamacpp": bench_against_llamacpp, "recorder": bench_recording}[
@@ -135,13 +135,11 @@ def lossless(
     )
     counts = _kept_counts(lines)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
-    with progress_bar() as progress:
-        bar = progress.add_task("Comparing", total=len(prompts), completed=counts.prompts)
+    with progress_bar("Comparing") as progress:
         folder = loaded.target_folder if loaded.target.info.dtype == "float32" else None
         reference = transformers_reference(folder) if folder is not None else plain_reference(loaded)
         for _ in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1), counts):
-            status = f"{counts.equal} of {counts.compared} texts equal"
-            progress.update(bar, completed=counts.prompts, description=status)
+            progress(f"{counts.equal} of {counts.compared} texts equal", counts.prompts / len(prompts))
             if lines is not None:
                 lines.add(asdict(counts))
             if monotonic() > deadline:

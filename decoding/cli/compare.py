@@ -5,23 +5,23 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 from rich.text import Text
 
 from ..backends.jobs import FittedJobs, Jobs
 from ..errors import UserError, explained
-from ..records.events import Event, Numbering, guarded
-from ..records.generate import is_recorded, why_not_again
+from ..records.events import Event, guarded, new_id, numbered
+from ..records.generate import NOT_AGAIN, is_recorded
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_of_events, save_run
 from ..records.trace import Run
-from .console import CANCELLED, AsJson, cancel_on_interrupt, err, out, print_json, progress_bar, visible, with_settings
+from .console import CANCELLED, AsJson, Tell, cancel_on_interrupt, err, out, print_json, progress_bar, with_settings
 
 
 @with_settings
@@ -85,7 +85,7 @@ def _repeated(run: Run, image: Path | None) -> tuple[CompareRequest, Jobs]:
     one in ``image``, or that which its file holds.
     """
     if is_recorded(run):
-        raise UserError(why_not_again(run))
+        raise UserError(NOT_AGAIN)
     jobs = FittedJobs()
     jobs.costs = run.costs
     held = run.picture.file if run.picture else ""
@@ -97,25 +97,23 @@ def run_here(
     request: CompareRequest, cancel: threading.Event, jobs: Jobs | None = None, run_id: str = ""
 ) -> Run | None:
     """Runs the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
-    jobs, event = jobs or Jobs(), Numbering(run_id or None)
-    steps = guarded(lambda: jobs.run("compare", asdict(request), event.run, cancel.is_set))
-    with progress_bar() as progress:
-        return run_of_events(_shown((event(kind, **data) for kind, data in steps), progress))
+    jobs, run = jobs or Jobs(), run_id or new_id()
+    events = guarded(jobs.run("compare", asdict(request), run, cancel.is_set))
+    with progress_bar("Starting") as progress:
+        return run_of_events(_shown(numbered(run, events), progress))
 
 
-def _shown(events: Iterable[Event], progress: Progress) -> Iterator[Event]:
+def _shown(events: Iterable[Event], progress: Tell) -> Iterator[Event]:
     """``events``, told on their way."""
-    bar = progress.add_task("Starting", total=None)
     lanes: list[str] = []
     for event in events:
         data = event.data
         if event.kind == "started":
             lanes = data["lanes"]
         elif event.kind == "progress":
-            progress.update(bar, description=visible(data["message"]), total=1.0, completed=data.get("fraction") or 0.0)
+            progress(data["message"], data.get("fraction"))
         elif event.kind == "lane_started":
-            description = f"Timing {lanes[data['lane']]}, repeat {data['repeat'] + 1}"
-            progress.update(bar, description=visible(description), total=None)
+            progress(f"Timing {lanes[data['lane']]}, repeat {data['repeat'] + 1}", None)
         yield event
 
 
@@ -134,21 +132,17 @@ def _read_prompt(prompt: str, file: Path | None) -> str:
         raise UserError("Give the text to continue: either --prompt TEXT or --prompt-file FILE.")
     if file is None:
         return prompt
-    try:
-        data = sys.stdin.buffer.read(4 * MAX_PROMPT_CHARS + 1) if str(file) == "-" else _read_limited(file)
-        return data.decode("utf-8")
-    except OSError as error:
-        raise UserError(f"Cannot read the prompt file {file}: {error.strerror or error}.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"The prompt file {file} is not UTF-8 text: save it as UTF-8.") from error
-
-
-def _read_limited(file: Path) -> bytes:
-    with file.open("rb") as opened:
+    with (
+        explained(f"Cannot read the prompt file {file}"),
+        nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as opened,
+    ):
         data = opened.read(4 * MAX_PROMPT_CHARS + 1)
     if len(data) > 4 * MAX_PROMPT_CHARS:
         raise UserError(f"The prompt file {file} is too large: at most {MAX_PROMPT_CHARS:,} characters are read.")
-    return data
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"The prompt file {file} is not UTF-8 text: save it as UTF-8.") from error
 
 
 def _lane_texts(lanes: str) -> list[str]:

@@ -23,6 +23,7 @@ from ..records.request import SETTINGS
 from ..records.settings import Setting, with_parameters
 
 CANCELLED = 130
+Tell = Callable[[str, float | None], None]  # shows a message and which share of the work is done, if it is known
 
 out = Console(highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
@@ -59,23 +60,17 @@ _PICTURES |= dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # lone surrogates can
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """A progress display on stderr; silent if stderr is not a terminal."""
+def progress_bar(first_message: str) -> Iterator[Tell]:
+    """A progress display on stderr, silent if that is no terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        yield progress
-
-
-@contextmanager
-def one_task(first_message: str) -> Iterator[Callable[[str, float | None], None]]:
-    """A progress display of one task: a function that shows a message and the finished fraction, if it is known."""
-    with progress_bar() as bar:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(first_message, total=None)
 
-        def progress(message: str, fraction: float | None) -> None:
-            bar.update(task, description=message, completed=fraction or 0.0, total=None if fraction is None else 1.0)
+        def tell(message: str, fraction: float | None) -> None:
+            total = None if fraction is None else 1.0
+            bar.update(task, description=visible(message), completed=fraction or 0.0, total=total)
 
-        yield progress
+        yield tell
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from ..records.run_file import to_plain
 from .console import (
     CANCELLED,
     AsJson,
+    Tell,
     cancel_on_interrupt,
     err,
     out,
@@ -102,11 +103,10 @@ def _run(
     from ..engines.pair import load_pair
     from ..evaluation.stages import open_evaluation, work_name
 
-    with progress_bar() as progress:
-        bar = progress.add_task("Loading the models", total=None)
+    with progress_bar("Loading the models") as progress:
         pair = load_pair(options.pair, options.target, options.draft, number_format(options))
         folder = folder or WORK / work_name(options, pair)
-        return _follow(open_evaluation(options, pair, folder, cancelled).run(), progress, bar), folder
+        return _follow(open_evaluation(options, pair, folder, cancelled).run(), progress), folder
 
 
 def _run_on_cluster(
@@ -117,21 +117,20 @@ def _run_on_cluster(
 
     ray_serve = need_ray()
     folder = folder or WORK / spread_name(options)
-    with progress_bar() as progress:
-        bar = progress.add_task("Joining the cluster", total=None)
+    with progress_bar("Joining the cluster") as progress:
         replicas = ray_serve.Replicas(address)
         try:
             steps = evaluate_spread(replicas.backend, replicas.running, options, folder, cancel)
-            return _follow(steps, progress, bar), folder
+            return _follow(steps, progress), folder
         finally:
             replicas.close()
 
 
-def _follow(steps: Iterator[Progress | EvaluationResult], progress: Any, bar: Any) -> EvaluationResult | None:
+def _follow(steps: Iterator[Progress | EvaluationResult], progress: Tell) -> EvaluationResult | None:
     for step in steps:
         if not isinstance(step, Progress):
             return step
-        progress.update(bar, description=visible(step.message), total=1.0, completed=step.fraction)
+        progress(step.message, step.fraction)
     return None
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import UserError
-from .console import CANCELLED, AsJson, PairName, Target, cancel_on_interrupt, err, one_task, out, print_json
+from .console import CANCELLED, AsJson, PairName, Target, cancel_on_interrupt, err, out, print_json, progress_bar
 
 
 def fit(
@@ -35,7 +35,7 @@ def fit(
     from ..fit.texts import FitOptions
 
     options = FitOptions(suite, train, validation, max_new_tokens, epochs, seed)
-    with cancel_on_interrupt() as cancel, one_task("Loading the models") as progress:
+    with cancel_on_interrupt() as cancel, progress_bar("Loading the models") as progress:
         loaded, drafts = _load(pair, target, draft)
         try:
             found = fit_pair(loaded, drafts, options, progress, cancel.is_set, only_chains)

@@ -15,6 +15,7 @@ from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec, all_specs
 from ..records.pairs import PairDescription
 from ..records.suites import SPLITS, available_suites, load_suite
+from ..records.text import markdown_table
 from .console import AsJson, err, out, print_json, visible
 
 COLUMNS = ("lane", "what it does", "source")
@@ -58,7 +59,7 @@ def policies(
 ) -> None:
     """List the lookahead policies: their lanes, behaviour and sources."""
     if markdown:
-        print("\n".join(markdown_lines()))
+        print(as_markdown())
     elif as_json:
         print_json([_plain_policy(spec) for spec in all_specs().values()])
     else:
@@ -66,12 +67,10 @@ def policies(
         out.print("A draft may precede any lane: ngram/static:8 copies from the text so far.")
 
 
-def markdown_lines() -> list[str]:
-    """The table in the README's format."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|"]
-    for lanes, what, source in map(_row, all_specs().values()):
-        lines.append(f"| {', '.join(f'`{lane}`' for lane in lanes)} | {what} | {source} |")
-    return lines
+def as_markdown() -> str:
+    """The table as the README has it."""
+    rows = map(_row, all_specs().values())
+    return markdown_table(COLUMNS, ((", ".join(f"`{lane}`" for lane in lanes), *rest) for lanes, *rest in rows))
 
 
 def _row(spec: PolicySpec) -> tuple[list[str], str, str]:

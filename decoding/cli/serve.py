@@ -59,7 +59,7 @@ def serve(
         number = {"replicas": check_replicas(replicas), "most": most_replicas, "gpus": gpus_per_replica}
         _serve_on_cluster(options | number, host, port, address, front_ends)
         return
-    limits = Limits(max_runs=max_waiting + 1, grant=grant, any_model=any_model)
+    limits = Limits(max_runs=max_waiting + 1, any_model=any_model)
     backend = LocalBackend(max_waiting=max_waiting, grant=grant)
     app = create_app(backend, token, limits)
     backend.prepare()

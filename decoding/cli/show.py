@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ..analysis.agreement import verdict
 from ..analysis.lane_figures import lane_figures
 from ..analysis.metrics import match_rate, static_opt, where_time_goes
 from ..analysis.seen import count_seen, seen_sentence
@@ -93,7 +94,7 @@ def lane_text(run: Run, trace: Trace) -> Text:
 
 def _append_iteration(shown: Text, run: Run, iteration: Iteration, kept: list[str]) -> None:
     at = iteration.start
-    for token in iteration.drafted + ([iteration.emitted] if iteration.emitted else []):
+    for token in iteration.all_tokens:
         style, before, after = FATES[token.fate]
         if token.fate in ("rejected", "dropped"):
             text = _in_a_line(_alone(run, token))
@@ -182,7 +183,7 @@ def remarks(run: Run) -> list[str]:
                 f"best static SL of this run, with hindsight: {best[0]} ({best[1]:.2f}× simulated)."
             )
     lines += [f"{trace.lane}: {seen_sentence(run, trace)}" for trace in run.lanes if trace.draft and trace.p_grey]
-    lines.append(verdict(run))
+    lines.append(verdict(run, str)["text"])
     lines += [f"{trace.lane}: {note}" for trace in run.lanes for note in trace.notes]
     return [visible(line) for line in lines]
 
@@ -191,26 +192,6 @@ def _first(costs: Costs, draft: str) -> str:
     """What the first guess of an iteration costs beyond c, where it is worth saying."""
     more = costs.first_step.get(draft, 0.0)
     return f" ({more:.3f} more for the first guess of an iteration)" if more >= 0.005 else ""
-
-
-def verdict(run: Run) -> str:
-    """One sentence: the same text in all lanes, or where it differs and why."""
-    compared = [trace for trace in run.lanes if trace.verdict.same is not None]
-    if len(compared) < len(run.lanes):
-        return "With plain speculative sampling, the lanes' texts may correctly differ."
-    if len(run.lanes) < 2:
-        return "One lane: no other text to compare with."
-    other = [trace for trace in compared if not trace.verdict.same]
-    if not other:
-        return f"Same text in all {len(run.lanes)} lanes."
-    return "; ".join(_difference(run, trace) for trace in other) + "."
-
-
-def _difference(run: Run, trace: Trace) -> str:
-    found = trace.verdict
-    gap = f", where the target's two best logits are {found.gap:.2g} apart" if found.gap is not None else ""
-    tie = " (a near tie)" if found.near_tie else ""
-    return f"{trace.lane} differs from output position {found.first_difference} on{gap}{tie}, {run.pair.target.dtype}"
 
 
 def summary(run: Run) -> dict[str, Any]:

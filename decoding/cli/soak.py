@@ -53,10 +53,10 @@ def soak(
     from ..backends.soak import soak as run_soak
 
     requests = make_requests(runs, target, draft, lanes, max_new_tokens, pair)
-    with cancel_on_interrupt() as cancel, progress_bar() as progress:
-        bar = progress.add_task("Comparisons behind a cutting proxy", total=runs)
+    label = "Comparisons behind a cutting proxy"
+    with cancel_on_interrupt() as cancel, progress_bar(label) as progress:
         options = SoakOptions(
-            clients, (0.01, cut_after), seed, cancel, lambda so_far: progress.update(bar, completed=so_far.runs)
+            clients, (0.01, cut_after), seed, cancel, lambda so_far: progress(label, so_far.runs / runs)
         )
         if ray:
             result = _soak_replicas(requests, options, replicas)
@@ -130,8 +130,7 @@ def throughput(
         raise UserError("Choose at least one visitor, one round, one new token and two replicas.")
     ray_serve, port = need_ray(), free_port()
     requests = make_requests(visitors, target, draft, lanes, max_new_tokens, pair)
-    with cancel_on_interrupt() as cancel, progress_bar() as progress:
-        bar = progress.add_task("Starting the replicas", total=2 * (1 + rounds))
+    with cancel_on_interrupt() as cancel, progress_bar("Starting the replicas") as progress:
         try:
             ray_serve.open_cluster("127.0.0.1", port)
             for name, number in (("one", 1), ("many", replicas)):
@@ -139,14 +138,14 @@ def throughput(
                 # idle side must leave the processor to the other.
                 shared = {"gpus": gpus_per_replica, "cpus": 0.1, "idle_work": False, "any_model": True}
                 ray_serve.deploy(ray_serve.Options(number, most=number, **shared), name, f"/{name}")
-            progress.update(bar, description="Crowds of visitors")
+            progress("Crowds of visitors", 0.0)
             result = compare_throughput(
                 f"http://127.0.0.1:{port}/one",
                 f"http://127.0.0.1:{port}/many",
                 requests,
                 rounds,
                 cancel,
-                lambda crowds: progress.update(bar, completed=crowds),
+                lambda crowds: progress("Crowds of visitors", crowds / (2 * (1 + rounds))),
             )
         except Cancelled:
             raise typer.Exit(CANCELLED) from None

@@ -16,10 +16,8 @@ from ..loop.sampling import softmax
 from ..loop.speculative import RawIteration
 from ..records.proposal import parents_in, path_to
 from ..records.trace import Chain, Fate, Iteration, Token
-from .chain import start_along
+from .chain import read_in_parts, start_along
 from .prepare import Prepared, abilities_of, make_draft
-
-CHUNK = 32  # rows of logits in memory at once
 
 
 @dataclass(slots=True)
@@ -143,11 +141,9 @@ class _Reader:
         """
         prefill(self._model, self._prompt)
         feed = [self._prompt.ids[-1], *output][: self._model.max_length - len(self._prompt) + 1]
-        for first in range(0, len(feed), CHUNK):
-            rows = all_rows(self._model, self._model.extend(feed[first : first + CHUNK]))
-            for offset, row in enumerate(rows):
-                at = first + offset
-                self._add(row, at, (), wanted.get(at, set()))
+        rows = (row for logits in read_in_parts(self._model, feed) for row in all_rows(self._model, logits))
+        for at, row in enumerate(rows):
+            self._add(row, at, (), wanted.get(at, set()))
 
     def read_dropped(self, iteration: RawIteration) -> None:
         """Views after a rejected token, for the dropped tokens."""

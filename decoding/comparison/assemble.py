@@ -142,7 +142,7 @@ def vocabulary(
     ids = set(prompt)
     for trace in lanes:
         for iteration in trace.iterations:
-            for token in [*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]:
+            for token in iteration.all_tokens:
                 choices = (token.draft_choice, token.target_choice)
                 ids |= {token.id, *(choice for choice in choices if choice is not None)}
                 ids |= {other for other, _ in (*token.draft_top, *token.target_top)}

@@ -60,14 +60,19 @@ def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
     feed = [prompt.ids[-1], *output[:-1]][: max(0, model.max_length - model.length)]
     choices: list[int | None] = []
     ids = known_ids(model, prepared.rule)
-    for first in range(0, len(feed), ROWS):
-        rows = as_rows(model.extend(feed[first : first + ROWS]))
-        for row in rows if ids is None else rows[:, : len(ids)]:
-            choice, _ = prepared.rule.propose(row, len(choices), ids)
-            choices.append(choice if ids is None else int(ids[choice]))
+    rows = (row for logits in read_in_parts(model, feed) for row in as_rows(logits))
+    for position, row in enumerate(rows):
+        choice, _ = prepared.rule.propose(row if ids is None else row[: len(ids)], position, ids)
+        choices.append(choice if ids is None else int(ids[choice]))
     choices += [None] * (len(output) - len(choices))
     nothing = [0.0] * len(choices)
     return Chain(draft, list(output), Guesses(choices, nothing, nothing), {})
+
+
+def read_in_parts(model: CachedModel, ids: list[int]) -> Iterator[Any]:
+    """Lets ``model`` read ``ids``; yields their logits, of at most ROWS of them at a time."""
+    for first in range(0, len(ids), ROWS):
+        yield model.extend(ids[first : first + ROWS])
 
 
 def record_chain(
@@ -148,8 +153,7 @@ def start_along(source: DraftSource, prompt: EncodedPrompt, output: list[int], t
     assert target is not None, "a draft that reads hidden states has a target"
     start_text(target, [source], prompt)
     reads, parts = [prompt.ids[-1], *output[:-1]], []
-    for first in range(0, len(reads), ROWS):
-        target.extend(reads[first : first + ROWS])
+    for _ in read_in_parts(target, reads):
         parts.append(tuple(layer.clone() for layer in target.last_states))
     return tuple(torch.cat(layer) for layer in zip(*parts))
 

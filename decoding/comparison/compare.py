@@ -8,12 +8,11 @@ from statistics import mean, median
 from time import perf_counter
 from typing import Any
 
-from ..engines.pair import Pair
 from ..errors import Cancelled
 from ..lookahead.lanes import Lane
 from ..loop.clock import VERIFY
 from ..loop.speculative import RawIteration
-from ..records.events import Kind, RawEvents, new_id
+from ..records.events import Kind, RawEvents
 from ..records.request import CompareRequest
 from ..records.run_file import to_plain
 from ..records.trace import Chain, Costs, Run, TokenText
@@ -34,20 +33,12 @@ MEASURING = "Timing single passes of both models, for the simulated lane and for
 CHECKING = "Checking a few passes against the stored cost curves"
 
 
-def compare(
-    request: CompareRequest,
-    pair: Pair,
-    cancel: Cancel = lambda: False,
-    run_id: str | None = None,
-    known: KnownCosts | None = None,
-) -> RawEvents:
-    """Run ``request`` on ``pair``; yields its events, of which the last is ``finished``, with the run.
-
-    ``known``: the pair's costs, if this process has measured them; without it they are measured for this run.
-    Raises UserError for bad input, Cancelled once ``cancel()`` is true.
+def compare(request: CompareRequest, known: KnownCosts, cancel: Cancel, run_id: str) -> RawEvents:
+    """Run ``request`` on the pair of which these costs are ``known``; yields its events, of which the last is
+    ``finished``, with the run. Raises UserError for bad input, Cancelled once ``cancel()`` is true.
     """
-    prepared = prepare(request, pair, known.chosen) if known else prepare(request, pair)
-    yield from Comparison(prepared, cancel, run_id or new_id(), known).events()
+    prepared = prepare(request, known.pair, known.chosen)
+    yield from Comparison(prepared, known, cancel, run_id).events()
 
 
 def _progress(stage: str, message: str, fraction: float | None = None) -> dict[str, Any]:
@@ -64,13 +55,12 @@ class Comparison:
     the run is a result: ``cancel`` ends it with what was measured so far.
     """
 
-    def __init__(self, prepared: Prepared, cancel: Cancel, run_id: str, known: KnownCosts | None = None) -> None:
+    def __init__(self, prepared: Prepared, known: KnownCosts, cancel: Cancel, run_id: str) -> None:
         self.prepared = prepared
+        self._known = known
         self._cancel = cancel
         self._run_id = run_id
-        self._known = known
-        self._warm: set[str] = known.warm if known else set()
-        notes = [_notes(prepared, lane) for lane in prepared.lanes]
+        notes = [[prepared.notes[lane.text]] if lane.text in prepared.notes else [] for lane in prepared.lanes]
         self._decoded = Decoded(UNWEIGHED, [[] for _ in prepared.lanes], notes)
         self._foreseen: dict[str, Chain] = {}
         self._sent: set[int] = set()  # token ids whose texts were sent
@@ -107,7 +97,10 @@ class Comparison:
         prepared = self.prepared
         plain = [index for index, lane in enumerate(prepared.lanes) if lane.is_plain]
         for index in plain:
-            self._warm_plain(prepared.lanes[index])
+            lane = prepared.lanes[index]
+            if lane.text not in self._known.warm:
+                warm_up(prepared, lane)
+                self._known.warm.add(lane.text)
             yield from self._first_time(index)
         if prepared.request.rule != "sampling":  # every lane emits the same text
             yield from self._find_reference(plain)
@@ -117,11 +110,6 @@ class Comparison:
         for index in range(len(prepared.lanes)):
             if index not in plain:
                 yield from self._first_time(index)
-
-    def _warm_plain(self, lane: Lane) -> None:
-        if lane.text not in self._warm:
-            warm_up(self.prepared, lane)
-            self._warm.add(lane.text)
 
     def _find_reference(self, plain: list[int]) -> RawEvents:
         """The target's own text: the plain lane's, else decoded off the clock."""
@@ -148,18 +136,18 @@ class Comparison:
         found: dict[str, list[float]] = {}
         lanes = self.prepared.lanes
         for number, lane in enumerate(lanes, 1):
-            if lane.text in self._warm and lane.policy in self._decoded.costs.decision:
+            if lane.text in self._known.warm and lane.policy in self._decoded.costs.decision:
                 continue
             yield "progress", _progress("warming up", f"Not timed: warming up lane {number} of {len(lanes)}")
             found.setdefault(lane.policy, []).append(measure_decision(self.prepared, lane, self._decoded.costs))
-            self._warm.add(lane.text)
+            self._known.warm.add(lane.text)
             self._check_cancel()
         decision = {policy: mean(costs) for policy, costs in found.items()}
-        if self._known and self._known.given:  # the decisions of a repeated run weigh its own costs
+        if self._known.given:  # the decisions of a repeated run weigh its own costs
             return
         costs = self._decoded.costs
         self._decoded.costs = replace(costs, decision={**costs.decision, **decision})
-        if self._known and decision:
+        if decision:
             self._known.add_decisions(self.prepared.drafts, self._context, decision)
 
     # -- cost curves
@@ -172,18 +160,17 @@ class Comparison:
     def _find_costs(self) -> RawEvents:
         """The given costs; or the kept ones, if a few passes agree with them; else newly measured ones."""
         drafts, known = self.prepared.drafts, self._known
-        if known and known.given:
+        if known.given:
             self._decoded.costs = replace(known.given, target_s=self._plain_seconds() or known.given.target_s)
             return
-        kept = known.find(drafts, self._context) if known and self.prepared.request.repeats < MANY_REPEATS else None
+        kept = known.find(drafts, self._context) if self.prepared.request.repeats < MANY_REPEATS else None
         if kept is None:
             yield from self._measure()
-            if known:
-                known.keep(drafts, self._context, self._decoded.costs)
+            known.keep(drafts, self._context, self._decoded.costs)
             return
         yield "progress", _progress("measuring", CHECKING)
         found = adjusted(kept, self.prepared, self._plain_seconds())
-        if known and found.measured is None:  # they no longer fit
+        if found.measured is None:  # they no longer fit
             known.misfit(drafts, self._context)
         self._decoded.costs = found
         self._check_cancel()
@@ -295,10 +282,6 @@ def live_iteration(raw: RawIteration) -> dict[str, Any]:
         "t": list(raw.times),
         **({} if raw.parents is None else {"parents": raw.parents, "reads": raw.reads}),
     }
-
-
-def _notes(prepared: Prepared, lane: Lane) -> list[str]:
-    return [prepared.notes[lane.text]] if lane.text in prepared.notes else []
 
 
 def _shape(run: LaneRun) -> list[tuple]:

@@ -43,9 +43,9 @@ def leader_of(pair: Pair, drafts: Sequence[str]) -> str | None:
     return next((name for name in drafts if not abilities_of(pair, name).may_decline), None)
 
 
-def measure_costs(pair: Pair, drafts: Sequence[str], prompt: list[int], *, context: int | None = None) -> Costs:
+def measure_costs(pair: Pair, drafts: Sequence[str], prompt: list[int]) -> Costs:
     """The costs of a :class:`Timer` after all its rounds."""
-    timer = Timer(pair, drafts, prompt, context)
+    timer = Timer(pair, drafts, prompt)
     for _ in timer.rounds():
         pass
     return timer.costs()
@@ -183,7 +183,7 @@ def _repeat_to(prompt: list[int], length: int, most: int) -> list[int]:
     return text[: max(1, min(length, most))]
 
 
-def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> Costs:
+def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None) -> Costs:
     """``kept`` if a few iterations agree with it; else scaled to them, and no longer marked as ``measured``.
 
     ``plain_s``: the current time of a target pass over one token, if known; times are relative to it.

@@ -51,7 +51,7 @@ class Prepared:
 
     def draft_of(self, lane: Lane) -> str | None:
         """Name of the lane's draft; None for plain decoding."""
-        return _draft_of(lane, self.pair)
+        return lane.draft_in(self.pair.default_draft)
 
     @property
     def drafts(self) -> list[str]:
@@ -67,12 +67,8 @@ class Prepared:
         return make_policy(lane, self.heads.get(self.draft_of(lane) or "", {}))
 
 
-def _draft_of(lane: Lane, pair: Pair) -> str | None:
-    return None if lane.is_plain else lane.draft or pair.default_draft
-
-
 def _drafts_of(lanes: Iterable[Lane], pair: Pair) -> list[str]:
-    names = (_draft_of(lane, pair) for lane in lanes)
+    names = (lane.draft_in(pair.default_draft) for lane in lanes)
     return list(dict.fromkeys(name for name in names if name is not None))
 
 
@@ -125,7 +121,9 @@ def prepare(
     vocabulary = shared_vocabulary(pair, _drafts_of(lanes, pair))
     _check_vocabulary(vocabulary, [*prompt.text, *limits.ends])
     rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
-    prepared = Prepared(_without_file(request, prompt), pair, lanes, prompt, limits, rule)
+    if prompt.name:  # the run file keeps a photograph by its name
+        request = replace(request, picture=prompt.name)
+    prepared = Prepared(request, pair, lanes, prompt, limits, rule)
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
     if tuple(request.lanes) == DEFAULT_LANES:  # nobody asked for a policy by name
         prepared = _without_unfitted(prepared)
@@ -133,11 +131,6 @@ def prepare(
     for lane in prepared.lanes:
         _check_features(prepared, lane)
     return prepared
-
-
-def _without_file(request: CompareRequest, prompt: EncodedPrompt) -> CompareRequest:
-    """``request`` as the run file keeps it: a photograph by its name."""
-    return replace(request, picture=prompt.name) if prompt.name else request
 
 
 def _without_unfitted(prepared: Prepared) -> Prepared:

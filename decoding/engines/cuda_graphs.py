@@ -74,5 +74,5 @@ class GraphRunner:
     def _give_up(self, error: RuntimeError) -> None:
         self.records = False
         self._graphs.clear()
-        why = first_line(error)[:150]
+        why = first_line(error)
         self.note = f"CUDA graphs could not be recorded here, so passes run eagerly, which is slower: {why}"

@@ -78,9 +78,8 @@ class PhotoEyes:
         try:
             self._processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, ImportError) as error:
-            raise UserError(
-                f"{folder.name} has no picture processor that can be loaded ({first_line(error)})."
-            ) from error
+            why = first_line(error)
+            raise UserError(f"{folder.name} has no picture processor that can be loaded ({why}).") from error
         self._image_token: int = hf_model.config.image_token_id
 
     def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:

@@ -170,9 +170,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     try:
         hf_tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a broken file fails in any way, in Rust too
-        raise UserError(
-            f"{folder.name} has no tokenizer that can be loaded ({first_line(error)}): choose another model."
-        ) from error
+        why = first_line(error)
+        raise UserError(f"{folder.name} has no tokenizer that can be loaded ({why}): choose another model.") from error
     return Tokenizer(hf_tokenizer, _eos_ids(folder))
 
 

@@ -57,6 +57,10 @@ class Lane:
         except ValueError:
             return None
 
+    def draft_in(self, default: str) -> str | None:
+        """The name of its draft where ``default`` is that of the default one; None for plain decoding."""
+        return None if self.is_plain else self.draft or default
+
 
 def parse_lane(text: str) -> Lane:
     """Reads one lane string. Raises UserError with a sentence that says what to write instead."""

@@ -6,7 +6,8 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -32,7 +33,7 @@ Kind = Literal[
     "heartbeat",  # {}: only sent between machines; not numbered
 ]
 LAST_KINDS = ("finished", "cancelled", "failed")
-RawEvents = Iterator[tuple[Kind, dict[str, Any]]]  # a job's events before they are numbered
+RawEvents = Generator[tuple[Kind, dict[str, Any]], None, None]  # a job's events before they are numbered
 
 
 @dataclass(slots=True)
@@ -49,27 +50,22 @@ class Event:
         return self.kind in LAST_KINDS
 
 
-class Numbering:
-    """Creates the events of one run; ``seq`` counts up from 0."""
-
-    def __init__(self, run_id: str | None = None) -> None:
-        self.run = run_id or new_id()
-        self._next = 0
-
-    def __call__(self, kind: Kind, /, **data: Any) -> Event:
-        self._next += 1
-        return Event(self.run, self._next - 1, kind, data)
-
-
 def new_id() -> str:
     """An unguessable run id."""
     return secrets.token_hex(8)
 
 
-def guarded(job: Callable[[], RawEvents]) -> RawEvents:
-    """The events of ``job()``; an exception becomes a final ``failed``, a stop a final ``cancelled``."""
+def numbered(run: str, events: RawEvents) -> Iterator[Event]:
+    """``events`` as those of ``run``; closing the one iterator closes the other."""
+    with closing(events):
+        for seq, (kind, data) in enumerate(events):
+            yield Event(run, seq, kind, data)
+
+
+def guarded(events: RawEvents) -> RawEvents:
+    """``events`` of a job; an exception becomes a final ``failed``, a stop a final ``cancelled``."""
     try:
-        yield from job()
+        yield from events
     except Cancelled:
         yield "cancelled", {}
     except Exception as error:  # the boundary to the user: every fault becomes a sentence here

@@ -12,6 +12,7 @@ from .trace import Run
 PLAIN = "autoregressive"  # the policy of a call without a draft
 ENGINE = "transformers.generate"  # the target's engine in such a run
 _SHOWS = "This run was recorded from transformers' generate, which shows only the tokens that it proposed"
+NOT_AGAIN = f"{_SHOWS} and not how to load its models: give compare the prompt, and --target and --draft."
 _REPLAYS_NONE = "This run holds no chain to replay (plain speculative sampling records none)"
 
 
@@ -79,8 +80,3 @@ def why_no_chain(run: Run) -> str:
     if is_recorded(run):
         return f"{_SHOWS}: to simulate other lanes, run its prompt here, with compare."
     return f"{_REPLAYS_NONE}: record one with the greedy or the coupling rule."
-
-
-def why_not_again(run: Run) -> str:
-    """Why the program cannot repeat such a run itself, as a sentence."""
-    return f"{_SHOWS} and not how to load its models: give compare the prompt, and --target and --draft."

@@ -152,9 +152,9 @@ def is_public() -> bool:
     return bool(os.environ.get("SPACE_ID")) or os.environ.get("SPECULOSCOPE_PUBLIC", "") not in ("", "0")
 
 
-def describe_pairs(models: Path | None = None) -> list[PairDescription]:
+def describe_pairs() -> list[PairDescription]:
     """All named pairs: the embedded ones, default first, then the presets from the Hub."""
-    return [*embedded_pairs(models), *PRESETS]
+    return [*embedded_pairs(), *PRESETS]
 
 
 def name_pair(target: str, draft: str) -> PairDescription:
@@ -177,14 +177,13 @@ def name_pair(target: str, draft: str) -> PairDescription:
     )
 
 
-def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
-    """The pairs that ``models`` describes (models/*/pair.json): the one that is used by default first.
+def embedded_pairs() -> list[PairDescription]:
+    """The pairs that models/*/pair.json describe: the one that is used by default first.
 
     That is the default pair or, if its target is not available here, another one with a note that says so.
     """
-    models = models or MODELS
-    pairs = [_read_or_say_why(path.parent) for path in sorted(models.glob("*/pair.json"))]
-    default = default_name(models)
+    pairs = [_read_or_say_why(path.parent) for path in sorted(MODELS.glob("*/pair.json"))]
+    default = _default_name()
     pairs.sort(key=lambda pair: (not pair.loadable, pair.name != default))
     missing = next((pair for pair in pairs if pair.name == default and not pair.loadable), None)
     if missing and pairs[0].loadable:
@@ -192,9 +191,9 @@ def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
     return pairs
 
 
-def default_name(models: Path | None = None) -> str | None:
+def _default_name() -> str | None:
     """Name of the default pair in models/index.json, or None."""
-    path = (models or MODELS) / "index.json"
+    path = MODELS / "index.json"
     return _read_json(path).get("default") if path.exists() else None
 
 
@@ -243,34 +242,34 @@ def read_pair(folder: Path) -> PairDescription:
     )
 
 
-def _described(name: str, models: Path | None) -> dict[str, Any] | None:
-    """The pair.json of the embedded pair ``name``, which may come from a run file: no path is made of it."""
-    for path in (models or MODELS).glob("*/pair.json"):
+@functools.lru_cache(maxsize=64)
+def _described(name: str) -> dict[str, Any]:
+    """The pair.json of the embedded pair ``name``, which may come from a run file: no path is made of it. {} for a pair
+    that is not embedded.
+    """
+    for path in MODELS.glob("*/pair.json"):
         try:
             data = _read_json(path)
         except UserError:
             continue
         if data.get("name", path.parent.name) == name:
             return data
-    return None
+    return {}
 
 
-@functools.cache
-def about_pair(name: str, models: Path | None = None) -> str:
+def about_pair(name: str) -> str:
     """What the target of the embedded pair ``name`` can do, in a few words; "" for a pair that is not embedded."""
-    return str((_described(name, models) or {}).get("about", ""))
+    return str(_described(name).get("about", ""))
 
 
-@functools.lru_cache(maxsize=64)
-def is_asked(chat: bool | None, pair: str, models: Path | None = None) -> bool:
+def is_asked(chat: bool | None, pair: str) -> bool:
     """Whether a run's prompt is a message under the chat template; ``chat`` as in its request (None: as meant).
 
     A pair that is unknown here is taken as one that continues texts.
     """
     if chat is not None:
         return chat
-    described = _described(pair, models)
-    if described:
+    if described := _described(pair):
         return bool(described.get("chat", False))
     return any(preset.chat for preset in PRESETS if preset.name == pair)
 
@@ -279,9 +278,9 @@ def _fitted(draft: Path) -> list[str]:
     return sorted(path.stem for path in (draft / "policies").glob("*.json"))
 
 
-def find_pair(name: str = "", models: Path | None = None) -> PairDescription:
+def find_pair(name: str = "") -> PairDescription:
     """The pair of that name; "" is the default one. Raises UserError with the known names."""
-    pairs = describe_pairs(models)
+    pairs = describe_pairs()
     if not name:
         if not pairs or pairs[0].kind != "embedded" or not pairs[0].loadable:
             raise UserError("No pair is installed: name a target and a draft (folders or Hub ids).")

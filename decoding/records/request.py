@@ -39,29 +39,6 @@ KINDS_OF_PROMPT = {
     "ask": "a question to the model (chat template)",
     "continue": "a text to continue",
 }
-DTYPE = setting(
-    "Number format",
-    f"The number format of the target: {', '.join(CHOICES)}; auto: the fastest in a trial on this machine.",
-    "auto",
-    row=3,
-    words=dict(zip(CHOICES, CHOICES)),
-)
-WEIGHTS = setting(
-    "Weights",
-    "The old name of --dtype, for older links and scripts.",
-    "auto",
-    row=HIDDEN,
-    words=dict(zip(CHOICES, CHOICES)),
-)
-PICTURE = setting(
-    "Picture",
-    "For a target that reads scenes: emoji, signs such as red-star or blue-7, and # with the number of an "
-    "arrangement. For one that reads photographs: a data URL.",
-    "",
-    max_chars=MAX_PICTURE_CHARS,
-    row=OWN_PLACE,
-    tools=True,
-)
 
 
 @dataclass(slots=True)
@@ -174,9 +151,29 @@ class CompareRequest:
         max_chars=8_000,
         row=6,
     )
-    weights: str = WEIGHTS
-    dtype: str = DTYPE
-    picture: str = PICTURE
+    weights: str = setting(
+        "Weights",
+        "The old name of --dtype, for older links and scripts.",
+        "auto",
+        row=HIDDEN,
+        words=dict(zip(CHOICES, CHOICES)),
+    )
+    dtype: str = setting(
+        "Number format",
+        f"The number format of the target: {', '.join(CHOICES)}; auto: the fastest in a trial on this machine.",
+        "auto",
+        row=3,
+        words=dict(zip(CHOICES, CHOICES)),
+    )
+    picture: str = setting(
+        "Picture",
+        "For a target that reads scenes: emoji, signs such as red-star or blue-7, and # with the number of an "
+        "arrangement. For one that reads photographs: a data URL.",
+        "",
+        max_chars=MAX_PICTURE_CHARS,
+        row=OWN_PLACE,
+        tools=True,
+    )
 
 
 SETTINGS = settings_of(CompareRequest)
@@ -196,7 +193,7 @@ class Grant:
 PUBLIC = Grant(max_prompt_chars=20_000, max_new_tokens=512, max_total_tokens=20_000, long_jobs=False, max_seconds=300.0)
 
 
-def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
+def check_granted(request: CompareRequest, grant: Grant) -> None:
     """Raises UserError with a sentence if ``request`` exceeds ``grant``."""
     if len(request.prompt) > grant.max_prompt_chars:
         raise UserError(
@@ -210,13 +207,6 @@ def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
             f"All lanes and repeats together would decode {total:,} tokens; here at most {grant.max_total_tokens:,}. "
             f"{ASK_FOR_LESS}"
         )
-    return request
-
-
-def check_long_job(grant: Grant) -> None:
-    """Raises UserError with a sentence if ``grant`` allows no evaluations."""
-    if not grant.long_jobs:
-        raise UserError("Evaluations take minutes and this machine is shared: run them on your own machine.")
 
 
 def read_request(values: Mapping[str, Any]) -> CompareRequest:

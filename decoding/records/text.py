@@ -1,4 +1,4 @@
-"""Display text of tokens, whose bytes may make a character only together; a table as Markdown."""
+"""Display text of tokens, whose bytes may make a character only together; numbers in sentences; a table as Markdown."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool = F
 def whole_text(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool = False) -> str:
     """The text of ``ids``; see :func:`pieces`."""
     return "".join(pieces(ids, vocab, special))
+
+
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+
+
+def in_words(n: int) -> str:
+    """A number of things in a sentence."""
+    return _NUMBERS[n] if n < len(_NUMBERS) else str(n)
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

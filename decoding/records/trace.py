@@ -116,10 +116,14 @@ class Iteration:
         return sum(token.fate == "accepted" for token in self.drafted)
 
     @property
+    def all_tokens(self) -> list[Token]:
+        """All guesses, and what was emitted."""
+        return self.drafted + ([self.emitted] if self.emitted else [])
+
+    @property
     def tokens(self) -> list[Token]:
         """The tokens of the text that this iteration produced."""
-        kept = [token for token in self.drafted if token.fate == "accepted"]
-        return kept + ([self.emitted] if self.emitted else [])
+        return [token for token in self.all_tokens if token.fate not in ("rejected", "dropped")]
 
 
 @dataclass(slots=True)

@@ -55,9 +55,8 @@ def _find(run: Run, lane: int, iteration: int, index: int) -> tuple[Trace, Itera
     if min(lane, iteration, index) >= 0 and lane < len(run.lanes) and iteration < len(run.lanes[lane].iterations):
         trace = run.lanes[lane]
         it = trace.iterations[iteration]
-        tokens = it.drafted + ([it.emitted] if it.emitted else [])
-        if index < len(tokens):
-            return trace, it, tokens[index]
+        if index < len(it.all_tokens):
+            return trace, it, it.all_tokens[index]
     raise UserError("This run has no such token.")
 
 

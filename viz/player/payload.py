@@ -13,6 +13,7 @@ from io import BytesIO
 from typing import Any, Literal
 
 from decoding.analysis import metrics
+from decoding.analysis.agreement import verdict
 from decoding.analysis.lane_figures import Figure, lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.seen import count_seen, seen_sentence
@@ -82,7 +83,7 @@ def run_payload(
         "picture": _picture(run),
         "seen": seen_sentence(run, run.lanes[lead]) if run.lanes else "",
         "counts": asdict(seen) if seen else None,
-        "verdict": sentences.verdict(run),
+        "verdict": verdict(run, lane_name),
         "lead": lead,
         "prompt": prompt_end(run.settings.prompt, asked),
         "chat": asked,
@@ -217,7 +218,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "threshold": _threshold(run, trace),
         "output": trace.output,
         "starts": [iteration.start for iteration in trace.iterations],
-        "fates": ["".join(LETTERS[token.fate] for token in _tokens(iteration)) for iteration in trace.iterations],
+        "fates": ["".join(LETTERS[token.fate] for token in iteration.all_tokens) for iteration in trace.iterations],
         "wrong": [[token.id for token in it.drafted if token.fate != "accepted"] for it in trace.iterations],
         "parents": parents if branches else None,  # the guess that each guess follows, by iteration
         "reads": [iteration.reads for iteration in trace.iterations] if branches else None,
@@ -228,12 +229,8 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
 
 def _recorded(iteration: Iteration) -> dict[str, Any]:
     """What is recorded of an iteration and its tokens besides their fates."""
-    tokens = [asdict(token) for token in _tokens(iteration)]
+    tokens = [asdict(token) for token in iteration.all_tokens]
     return {"stop": iteration.stop, "score": iteration.score, "tokens": tokens}
-
-
-def _tokens(iteration: Iteration) -> list:
-    return iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
 
 
 def _figure(figure: Figure) -> dict[str, str]:

@@ -9,12 +9,12 @@ from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import how_timed, timings, wavering
 from decoding.lookahead.lanes import is_usable
 from decoding.records.pairs import about_pair
+from decoding.records.text import in_words
 from decoding.records.trace import Costs, Run, Trace
 
 from .names import lane_name
 
 SHORT = 8  # tokens: a shorter text shows nothing of speculation
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
 def times(ratio: float) -> str:
@@ -27,7 +27,7 @@ def look(run: Run) -> str:
     drafting = sum(trace.draft is not None for trace in run.lanes)
     if not drafting:
         return "One text, written by the target alone."
-    ways = "One way" if drafting == 1 else f"{_word(drafting).capitalize()} ways"
+    ways = "One way" if drafting == 1 else f"{in_words(drafting).capitalize()} ways"
     return f"{ways} to let a small model guess for a big one; colours show which guesses held."
 
 
@@ -168,33 +168,6 @@ def best_static_note(run: Run, trace: Trace) -> str:
     return f"Chosen: {chosen}. Best static SL of this run{draft}: {sl}, {times(ratio)} simulated (with hindsight)."
 
 
-def verdict(run: Run) -> dict[str, str]:
-    """One verdict for all lanes: {kind: "same" | "differs" | "free", text}."""
-    others = [trace for trace in run.lanes if trace is not run.baseline]
-    differing = [trace for trace in others if trace.verdict.same is False]
-    if differing:
-        return {"kind": "differs", "text": " ".join(_difference(run, trace) for trace in differing)}
-    if any(trace.verdict.same is None for trace in others):
-        return {
-            "kind": "free",
-            "text": "Texts may differ: speculative sampling keeps the distribution, but not the individual draws.",
-        }
-    if len(run.lanes) < 2:
-        return {"kind": "free", "text": "One lane: no other text to compare with."}
-    lanes = "both lanes" if len(run.lanes) == 2 else f"all {_word(len(run.lanes))} lanes"
-    return {"kind": "same", "text": f"Same text in {lanes}."}
-
-
-def _difference(run: Run, trace: Trace) -> str:
-    found = trace.verdict
-    sentence = f"{lane_name(trace.lane)} differs from output position {found.first_difference} on"
-    if found.gap is None:
-        return sentence + "."
-    tie = ", a near tie" if found.near_tie else ""
-    apart = f"{found.gap:.2g} logits apart in {run.pair.target.dtype}"
-    return f"{sentence}: the target's two best tokens there are {apart}{tie}."
-
-
 def badge_text(run: Run) -> str:
     """The pair, the target's size, and what to expect of it: "135M parameters, chats in English, often wrong"."""
     drafts = sorted({trace.draft for trace in run.lanes if trace.draft})
@@ -217,7 +190,3 @@ def model_size(parameters: int) -> str:
 
 def _count(n: int, what: str) -> str:
     return f"{n:,} {what}" + ("" if n == 1 else "s")
-
-
-def _word(n: int) -> str:
-    return _NUMBERS[n] if n < len(_NUMBERS) else str(n)
