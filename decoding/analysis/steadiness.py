@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..lookahead.fitted import make_policy
 from ..lookahead.lanes import parse_lane
 from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
@@ -47,14 +48,10 @@ def _against_its_replay(run: Run, trace: Trace) -> str:
     if trace.policy != "static" or measured is None or chain is None or not chain.target or not measured.median:
         return ""
     lane = parse_lane(trace.lane)
-    sl = int(lane.number or 0)
-    replayed = Replay.of_run(run, chain.draft).static_sweep(run.costs)
-    if not 1 <= sl <= len(replayed):
-        return ""
-    simulated = replayed[sl - 1].speedup
+    simulated = Replay.of_run(run, chain.draft).simulate(run.costs, make_policy(lane)).speedup
     if 1 / MAX_RATIO < simulated / measured.median < MAX_RATIO:
         return ""
-    name = f"{lane.spec.title} {sl}" + (f" · {lane.draft}" if lane.draft else "")
+    name = f"{lane.spec.title} {lane.argument}" + (f" · {lane.draft}" if lane.draft else "")
     came_out = f"{name} came out {measured.median:.2f}×"
     return f"{came_out}, its replay at the measured costs {simulated:.2f}×"
 

@@ -11,6 +11,7 @@ that the draft had nothing to propose.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -175,13 +176,8 @@ def _draft(replay: Replay, policy: LookaheadPolicy, state: DraftState, start: in
 
 
 def _cost(iterations: Sequence[tuple[int, int, int]], costs: Costs, draft: str, policy: str) -> float:
-    by_length: dict[int, float] = {}
-    total = 0.0
-    for _, drafted, _ in iterations:
-        if drafted not in by_length:
-            by_length[drafted] = costs.iteration(drafted, draft, policy)
-        total += by_length[drafted]
-    return total
+    lengths = Counter(drafted for _, drafted, _ in iterations)
+    return sum(n * costs.iteration(length, draft, policy) for length, n in lengths.items())
 
 
 def with_costs(
