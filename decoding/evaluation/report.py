@@ -288,12 +288,11 @@ def _drafts_by_suite(result: EvaluationResult) -> Table:
 
 def setting_lines(setting: Setting) -> list[str]:
     """The setting of the evaluation, in sentences."""
-    machine, costs = setting.machine, setting.costs
+    costs = setting.costs
     drafts = ", ".join(f"{name} {c:.3f}" for name, c in costs.draft_step.items())
-    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
     return [
         f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft} in {setting.draft_dtype}, "
-        f"{counted(setting.threads, 'thread')}, on {where}; {setting.created}.",
+        f"{counted(setting.threads, 'thread')}, on {setting.machine.where}; {setting.created}.",
         f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; all choices were made on "
         f"{setting.validation_prompts} validation prompts.",
