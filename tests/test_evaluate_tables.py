@@ -191,7 +191,7 @@ def test_the_best_f1_of_a_score_is_that_of_its_best_threshold():
 def clock_of_two(tokens, plain, static) -> ClockTable:
     """The seconds of plain decoding and of static:4 on two prompts."""
     seconds = {"autoregressive": np.array(plain), "static:4": np.array(static)}
-    return ClockTable(["p0", "p1"], ["code", "prose"], np.array(tokens), seconds)
+    return ClockTable([0, 1], np.array(tokens), seconds)
 
 
 def test_the_clock_is_kept_apart_from_the_simulation():

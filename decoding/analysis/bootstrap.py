@@ -46,6 +46,10 @@ class Bootstrap:
         """``1 - sum(ours) / sum(theirs)``, paired by prompt."""
         return self.interval(lambda total: 1.0 - total(ours) / total(theirs))
 
+    def excess(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> Interval:
+        """One ratio of sums over another, minus one, all paired by prompt."""
+        return self.interval(lambda total: total(one[0]) / total(one[1]) / (total(other[0]) / total(other[1])) - 1.0)
+
 
 def clock_noise(
     ours: np.ndarray, theirs: np.ndarray, ours_simulated: np.ndarray, theirs_simulated: np.ndarray

@@ -97,10 +97,9 @@ def simulated_figures(sweep: Sequence[Replayed]) -> Iterator[Figure]:
         return costs.verify(n) + costs.start(n - 1, draft)
 
     match = next(one.value for one in match_rates(samples) if one.suite == ALL)
-    bootstrap, n = Bootstrap(len(samples)), len(samples)
     for sl, replayed in enumerate(sweep, start=1):
         predicted = theory.speedup(match, sl, costs.draft_step[draft], verifying, costs.overhead)
-        yield Figure(draft, replayed.policy, ALL, "speedup", *bootstrap.ratio(replayed.plain, replayed.cost), n)
+        yield replayed.speedup_figure()
         yield Figure(draft, replayed.policy, ALL, "predicted_speedup", predicted)
 
 
@@ -108,24 +107,21 @@ def best_figures(best: Replayed) -> Iterator[Figure]:
     """``speedup`` of the draft's best policy, by suite and over all, and its ``p95_token_s``: the 95th percentile over
     prompts of the time per token.
     """
-    for suite, indices in groups([sample.suite for sample in best.samples]).items():
-        part, n = best.pick(indices), len(indices)
-        yield Figure(best.draft, best.policy, suite, "speedup", *Bootstrap(n).ratio(part.plain, part.cost), n)
+    for suite, indices in groups(best.suites).items():
+        yield best.pick(indices).speedup_figure(suite)
     p95 = float(np.percentile(best.cost / best.tokens, 95) * best.costs.target_s)
     yield Figure(best.draft, best.policy, ALL, "p95_token_s", p95, n=len(best.samples))
 
 
 def clocked_figures(sweep: Sequence[Replayed], clock: ClockTable) -> Iterator[Figure]:
     """``clock_speedup`` of the SLs that were timed, and ``clock_simulated``, the simulated one on the same prompts."""
-    place = {sample.prompt: index for index, sample in enumerate(sweep[0].samples)}
-    timed = [place[prompt] for prompt in clock.prompts]
-    bootstrap, n = Bootstrap(len(timed)), len(timed)
+    bootstrap, n = Bootstrap(len(clock.timed)), len(clock.timed)
     for replayed in sweep:
         if replayed.lane in clock.seconds:
             draft, policy = replayed.draft, replayed.policy
             speedup = bootstrap.ratio(clock.seconds[PLAIN], clock.seconds[replayed.lane])
             yield Figure(draft, policy, ALL, "clock_speedup", *speedup, n)
-            yield Figure(draft, policy, ALL, "clock_simulated", replayed.pick(timed).speedup, n=n)
+            yield Figure(draft, policy, ALL, "clock_simulated", replayed.pick(clock.timed).speedup, n=n)
 
 
 def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> list[Figure]:
