@@ -161,7 +161,7 @@ def test_the_long_table_holds_numbers_that_can_be_plotted():
     frame = pd.read_csv(io.StringIO(to_csv([result])), keep_default_na=False, na_values=[""])
     assert list(frame) == ["pair", "draft", "policy", "suite", "split", "metric", "value", "low", "high", "n"]
     speedups = frame[(frame.metric == "speedup") & (frame.suite == ALL)].set_index("policy")
-    assert set(result.policies) <= set(speedups.index)
+    assert set(result.lanes) <= set(speedups.index)
     assert f",{result.find('speedup', 'oracle').n}\n" in to_csv([result])  # a whole number
     opt = result.find("speedup", "static-opt")
     assert list(speedups.loc["static-opt", ["value", "low", "high", "n"]]) == pytest.approx(list(opt[4:]))
@@ -211,7 +211,7 @@ def test_the_clock_is_compared_with_the_simulation_of_the_same_prompts():
     replayed = replay_lane("static:4", samples[:2], COSTS)
     clock = clock_of_two(replayed.tokens, replayed.plain * 0.01, replayed.cost * 0.008)
     result = evaluated({"autoregressive": "autoregressive", "static-opt": "static:4"}, samples, clock=clock)
-    plain, static = (result.find("clock_over_simulated", label) for label in result.policies)
+    plain, static = (result.find("clock_over_simulated", label) for label in result.lanes)
     assert plain.value == pytest.approx(0.0, abs=1e-9)
     assert static.value == pytest.approx(0.25) and static.low == pytest.approx(0.25)
     assert "+25.0% [+25.0%, +25.0%]" in markdown(changed(make_evaluation(), *result.figures))
@@ -299,7 +299,7 @@ def test_the_drafts_report_ends_with_what_to_copy():
 def test_reports_hold_every_policy_and_whole_tables(make):
     result = make()
     text = markdown(result)
-    assert all(f"| {label}" in text for label in result.policies)
+    assert all(f"| {label}" in text for label in result.lanes)
     assert all(len(row) == len(table.columns) for table in tables_of(result) for row in table.rows)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..files import safe_name
 from ..records.trace import Costs
@@ -40,16 +40,13 @@ from .table import (
 )
 from .trees import trees_table
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 WORK = Path("build") / "evaluation"  # what evaluations collect
 
 
 def tables_of(result: EvaluationResult) -> list[Table]:
     """All tables of ``result``, of either kind."""
     if result.drafts:
-        return drafts_tables(result)
+        return [_drafts_table(result), *([_drafts_by_suite(result)] if len(result.suites) > 1 else [])]
     return [
         *speedup_tables(result),
         *papers_tables(result),
@@ -132,7 +129,7 @@ def _suite_table(result: EvaluationResult, prefix: str) -> Table:
         ahead = f" ({signed(cut.value)})" if cut else ""
         return cell(result.find(f"{prefix}speedup", label, suite), lambda one: f"{one.value:.2f}×{ahead}")
 
-    columns = [Column(suite, lambda label, suite=suite: speedup_and_cut(label, suite)) for suite in result.suites]  # type: ignore[misc]
+    columns = [Column(suite, partial(speedup_and_cut, suite=suite)) for suite in result.suites]
     how = "On the clock" if prefix else "Simulated"
     note = "Speedup over plain decoding; in brackets: how far the latency is below static-opt's."
     return make_table(f"{how}, by suite", note, "policy", _named(result, [f"{prefix}speedup"], result.suites), columns)
@@ -143,10 +140,7 @@ def _metric_table(result: EvaluationResult, title: str) -> Table:
     note, sentence = _NOTES[title]
     metrics = [metric for metric in METRICS if metric.table == title]
     names = _named(result, [metric.name for metric in metrics])
-    columns = [
-        Column(one.title, lambda label, one=one: _metric_cell(result, one, label), one.note)  # type: ignore[misc]
-        for one in metrics
-    ]
+    columns = [Column(one.title, partial(_metric_cell, result, one), one.note) for one in metrics]
     return make_table(title, note + sentence(result), "policy", names, columns)
 
 
@@ -232,11 +226,6 @@ def _iterations(figure: Figure | None) -> Cell:
 # -- the drafts ----------------------------------------------------------------------------------------
 
 
-def drafts_tables(result: EvaluationResult) -> list[Table]:
-    """Every draft's cost, match rate and speedup."""
-    return [_drafts_table(result), *([_drafts_by_suite(result)] if len(result.suites) > 1 else [])]
-
-
 def _drafts_table(result: EvaluationResult) -> Table:
     drafts = {draft.name: draft for draft in result.drafts}
 
@@ -278,7 +267,7 @@ def _drafts_by_suite(result: EvaluationResult) -> Table:
     def speedup(name: str, suite: str) -> Cell:
         return cell(result.find("speedup", best[name], suite, name), lambda one: f"{one.value:.2f}")
 
-    columns = [Column(suite, lambda name, suite=suite: speedup(name, suite)) for suite in result.suites]  # type: ignore[misc]
+    columns = [Column(suite, partial(speedup, suite=suite)) for suite in result.suites]
     note = "Each draft with its best policy."
     return make_table("Speedup by suite", note, "draft", {name: name for name in best}, columns)
 
@@ -335,8 +324,8 @@ def advice_markdown(advice: Recommendation) -> str:
     )
 
 
-def long_table(results: Iterable[EvaluationResult]) -> pd.DataFrame:
-    """All figures of ``results``, and the papers' for their data sets (as pairs of the papers' names)."""
+def to_csv(results: Iterable[EvaluationResult]) -> str:
+    """The long table: all figures of ``results``, and the papers' for their data sets (as pairs of their names)."""
     import pandas as pd
 
     parts = []
@@ -346,11 +335,7 @@ def long_table(results: Iterable[EvaluationResult]) -> pd.DataFrame:
             columns=result.frame.columns,
         ).astype({"n": "Int64"})
         parts += [result.frame, theirs] if len(theirs) else [result.frame]
-    return pd.concat(parts, ignore_index=True)
-
-
-def to_csv(results: Iterable[EvaluationResult]) -> str:
-    return long_table(results).to_csv(index=False, lineterminator="\n")
+    return pd.concat(parts, ignore_index=True).to_csv(index=False, lineterminator="\n")
 
 
 def write_report(result: EvaluationResult, folder: Path) -> list[Path]:

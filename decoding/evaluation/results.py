@@ -117,7 +117,7 @@ class EvaluationResult:
     __pydantic_config__ = _STRICT
     setting: Setting
     figures: list[Figure]
-    lanes: dict[Text, Text] = field(default_factory=dict)  # a policy's label in the tables -> the lane that ran
+    lanes: dict[Text, Text] = field(default_factory=dict)  # a policy's label, in the tables' order -> the lane that ran
     drafts: list[Draft] = field(default_factory=list)  # cheapest first
     schema: Literal["speculoscope.evaluation/2"] = SCHEMA
 
@@ -170,11 +170,6 @@ class EvaluationResult:
     def suites(self) -> list[str]:
         """The suites of the tables: ALL, and each of several."""
         return [ALL, *(self.setting.prompts if len(self.setting.prompts) > 1 else ())]
-
-    @property
-    def policies(self) -> list[str]:
-        """The labels of the policies, in the tables' order."""
-        return list(self.lanes)
 
     @property
     def static_opt(self) -> int:
