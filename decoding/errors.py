@@ -32,9 +32,14 @@ def sentence_of(error: Exception) -> str:
     if is_out_of_memory(error):
         what = "machine" if isinstance(error, MemoryError) or _CPU_ALLOCATOR in str(error) else "GPU"
         return f"The {what} ran out of memory: choose a smaller pair, a shorter prompt or fewer new tokens."
-    first_line = (str(error).splitlines() or [""])[0][:200]
-    fault = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    kind, said = type(error).__name__, first_line(error)
+    fault = kind if said == kind else f"{kind}: {said}"
     return f"The program failed ({fault}). Try again; if it happens again, see the program's log."
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what ``error`` says, cut after 200 characters; its kind if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def first_fault(error: Any) -> str:

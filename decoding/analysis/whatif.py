@@ -186,7 +186,6 @@ def with_costs(
     *,
     draft_step: float | None = None,
     verify_curve: list[float] | None = None,
-    overhead: float | None = None,
 ) -> Costs:
     """``costs`` with other curves: what if the draft were cheaper, or verifying free?"""
     return replace(
@@ -194,7 +193,6 @@ def with_costs(
         draft_step=costs.draft_step if draft_step is None else {**costs.draft_step, draft: draft_step},
         first_step=costs.first_step if draft_step is None else _with_first(costs, draft, draft_step),
         verify_curve=costs.verify_curve if verify_curve is None else verify_curve,
-        overhead=costs.overhead if overhead is None else overhead,
     )
 
 

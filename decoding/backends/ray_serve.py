@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..records.events import LAST_KINDS, Event, event_from_json, event_to_json
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import Grant
@@ -278,7 +278,7 @@ def open_cluster(host: str, port: int, address: str = "") -> None:
     try:
         serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
     except (RayError, RayServeException, TimeoutError) as error:
-        why = (str(error).splitlines() or [""])[0][:200]
+        why = first_line(error)
         raise UserError(f"Ray Serve did not start to listen on {host}:{port} ({why}): try again.") from error
 
 
@@ -363,6 +363,6 @@ def join_cluster(address: str, **options: Any) -> None:
         ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
     except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
         ray.shutdown()  # what has started
-        why = (str(error).splitlines() or [""])[0][:200]
+        why = first_line(error)
         where = "this machine" if address == "local" else address
         raise UserError(f"No Ray cluster answers at {where} ({why}).") from error

@@ -20,6 +20,7 @@ from ..comparison.recorder import Recorder
 from ..engines.base import CachedModel, is_on_device
 from ..engines.formats import find_format
 from ..engines.pair import Pair
+from ..errors import first_line
 from ..loop.clock import wait_for
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 
@@ -174,8 +175,7 @@ def choose_able(
         try:
             contender.choose_threads(prompt, n, threads)
         except RuntimeError as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            sentences.append(f"Left out: {contender.name} does not run here ({why}).")
+            sentences.append(f"Left out: {contender.name} does not run here ({first_line(error)}).")
         else:
             able.append(contender)
     return able, sentences
@@ -279,12 +279,12 @@ def measure_growth(pair: Pair, text: list[int], repeats: int) -> list[Growth]:
     return found
 
 
-def measure_bandwidth(device: str, rounds: int = 5) -> float:
-    """Bytes per second that a large copy reads plus writes; the best of ``rounds``."""
+def measure_bandwidth(device: str) -> float:
+    """Bytes per second that a large copy reads plus writes; the best of six."""
     kind = device.split(":")[0]
     source = torch.ones(_PROBE_BYTES[kind] // 8, dtype=torch.float32, device=device)
     copy = torch.empty_like(source)
-    return 2 * source.nbytes / min(_time(lambda: copy.copy_(source), device) for _ in range(rounds + 1))
+    return 2 * source.nbytes / min(_time(lambda: copy.copy_(source), device) for _ in range(6))
 
 
 def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:

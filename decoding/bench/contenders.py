@@ -19,7 +19,7 @@ from ..comparison.prepare import prepare
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
 from ..engines.threads import use_threads
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..lookahead.lanes import parse_lane
 from ..loop.clock import wait_for
 from ..records.request import CompareRequest
@@ -156,10 +156,11 @@ class LlamaCppContender:
     activations rounded to eight bits, so its text may differ from ours.
     """
 
-    def __init__(self, file: Path, context: int, threads: int = 1) -> None:
+    name, threads = "llama.cpp", 1
+
+    def __init__(self, file: Path, context: int) -> None:
         """``context``: tokens of its cache. Raises UserError without the package, or if it cannot load ``file``."""
-        self.name, self.threads = "llama.cpp", threads
-        self._model = _load(file, context, threads)
+        self._model = _load(file, context, self.threads)
 
     def run(self, prompt: list[int], n: int) -> Reading:
         self._model.reset()  # otherwise it would keep the part of the cache that fits
@@ -188,5 +189,4 @@ def _load(file: Path, context: int, threads: int) -> Any:
             str(file), n_ctx=context, n_threads=threads, n_threads_batch=threads, use_mmap=True, verbose=False
         )
     except (ValueError, RuntimeError, OSError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"llama.cpp cannot load {file.name} ({why}).") from error
+        raise UserError(f"llama.cpp cannot load {file.name} ({first_line(error)}).") from error

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..errors import first_line
+
 _WARM_UP = 3  # runs before recording, in which libraries create handles and choose kernels
 _ONE_AT_A_TIME = threading.Lock()  # torch allows one recording in a process (torch.cuda.graph)
 
@@ -72,5 +74,5 @@ class GraphRunner:
     def _give_up(self, error: RuntimeError) -> None:
         self.records = False
         self._graphs.clear()
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:150]
-        self.note = f"CUDA graphs could not be recorded here, so passes run eagerly, which is slower: {reason}"
+        why = first_line(error)
+        self.note = f"CUDA graphs could not be recorded here, so passes run eagerly, which is slower: {why}"

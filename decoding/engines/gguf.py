@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import UserError, is_out_of_memory
+from ..errors import UserError, first_line, is_out_of_memory
 from ..files import sha256_of_file, whole_folder
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import ORIGIN_FILE, GgufRecord
@@ -155,7 +155,7 @@ def _readable(path: Path) -> Iterator[None]:
     except (OSError, ValueError, KeyError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
         if is_out_of_memory(error):
             raise
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        why = first_line(error)
         raise UserError(f"{path.name} could not be unpacked ({why}): choose another model.") from error
 
 

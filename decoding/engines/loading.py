@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, is_out_of_memory
+from ..errors import UserError, first_line, is_out_of_memory
 from ..records.fingerprint import fingerprint
 from ..records.trace import ModelInfo
 from .base import CachedModel
@@ -180,7 +180,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise  # not the model's fault
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        why = first_line(error)
         raise UserError(f"{folder.name} could not be loaded ({why}): choose another model.") from error
     model, found = loaded
     _check_whole(model, found, folder)

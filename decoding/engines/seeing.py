@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..pictures.draw import draw
 from ..pictures.photo import is_photo, named, photo_of, preview_of
 from ..pictures.scenes import SIDE, scene_of
@@ -78,7 +78,7 @@ class PhotoEyes:
         try:
             self._processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, ImportError) as error:
-            why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            why = first_line(error)
             raise UserError(f"{folder.name} has no picture processor that can be loaded ({why}).") from error
         self._image_token: int = hf_model.config.image_token_id
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..records.trace import TokenText
 
 MOST_WRITTEN = 100_000  # characters of a chat template around a message
@@ -170,7 +170,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     try:
         hf_tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a broken file fails in any way, in Rust too
-        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        why = first_line(error)
         raise UserError(f"{folder.name} has no tokenizer that can be loaded ({why}): choose another model.") from error
     return Tokenizer(hf_tokenizer, _eos_ids(folder))
 

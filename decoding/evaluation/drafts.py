@@ -10,7 +10,6 @@ import numpy as np
 from ..analysis import theory
 from ..analysis.bootstrap import Bootstrap
 from ..comparison.prepare import abilities_of, model_info
-from ..lookahead.base import SL_CAP
 from ..lookahead.spec import PolicySpec, all_specs, learned_policies
 from ..loop.drafting import MODEL_FREE
 from ..records.suites import Prompt
@@ -144,7 +143,7 @@ def break_even_c(sweep: Sequence[Replayed]) -> float:
 
     with n' the SL of each iteration; 0 if even a free draft gains nothing.
     """
-    return max(0.0, *map(_break_even, sweep[:SL_CAP]))
+    return max(0.0, *map(_break_even, sweep))
 
 
 def _break_even(replayed: Replayed) -> float:

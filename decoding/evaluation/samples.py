@@ -12,7 +12,7 @@ from ..analysis.bootstrap import Bootstrap
 from ..analysis.counts import Counts
 from ..analysis.trees import Growth, simulate_trees
 from ..analysis.whatif import Replay, Simulated
-from ..lookahead.base import LookaheadPolicy, TreePolicy
+from ..lookahead.base import SL_CAP, LookaheadPolicy, TreePolicy
 from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
@@ -133,5 +133,5 @@ def best_of(
     return max(lanes, key=lambda lane: replay_lane(lane, samples, costs, heads).speedup)
 
 
-def static_lanes(draft: str | None = None, longest: int = 20) -> list[str]:
-    return [f"{draft}/static:{sl}" if draft else f"static:{sl}" for sl in range(1, longest + 1)]
+def static_lanes(draft: str | None = None) -> list[str]:
+    return [f"{draft}/static:{sl}" if draft else f"static:{sl}" for sl in range(1, SL_CAP + 1)]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..files import cache_folder
 
 SOURCE_FILE = "source.json"
@@ -86,7 +86,7 @@ def read_record(folder: str | Path) -> GgufRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, ValidationError) as error:
-        why = (str(error).splitlines() or [""])[0]
+        why = first_line(error)
         raise UserError(f"{path.parent.name}/{SOURCE_FILE} does not say where the model is ({why}).") from error
 
 
