@@ -159,7 +159,7 @@ def _race(pair: Pair, contenders: Sequence[Contender], prompts: list[list[int]],
 def our_contenders(pair: Pair, prompt: list[int], lanes: Sequence[str], suffix: str = "") -> list[Contender]:
     """Our ``lanes`` on ``pair``, their names with a ``suffix``; costs are measured on ``prompt``."""
     costs = measure_costs(pair, [pair.default_draft], prompt)
-    return [LaneContender(lane, pair, costs, pair.target.info.threads, lane + suffix) for lane in lanes]
+    return [LaneContender(lane + suffix, lane, pair, costs, pair.target.info.threads) for lane in lanes]
 
 
 def choose_able(

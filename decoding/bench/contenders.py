@@ -63,16 +63,13 @@ class Contender(Protocol):
 
 @dataclass
 class LaneContender:
-    """One of our lanes on a loaded pair, on ``threads`` CPU threads; ``name`` is the lane's by default."""
+    """One of our lanes on a loaded pair, on ``threads`` CPU threads."""
 
+    name: str
     lane: str
     pair: Pair
     costs: Costs
     threads: int
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        self.name = self.name or self.lane
 
     def run(self, prompt: list[int], n: int) -> Reading:
         use_threads(self.threads)
