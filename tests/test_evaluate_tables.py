@@ -140,7 +140,7 @@ def test_suites_add_up_to_all():
 @pytest.fixture
 def rounds():
     """A new figure of every policy, in the table of the passes: one line."""
-    METRICS.append(Metric("rounds", "rounds", PASSES, lambda n: f"{n:,.0f}", lambda run: 123456.0))
+    METRICS.append(Metric("rounds", "rounds", PASSES, ",.0f", of=lambda run: 123456.0))
     yield
     METRICS.pop()
 

@@ -28,7 +28,8 @@ LOSSES, CORRECTIONS = "Where the time goes", "What holds a policy back"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a policy over all suites, and how its column shows it.
+    """A figure of a policy over all suites, and how its column shows it: ``factor`` times its value, in the format
+    ``show``.
 
     ``of``: its value, None if the policy has no such figure; by default it is among those of :func:`predict`,
     :func:`losses` and :func:`correct`, or the lane's counts and their rates. ``beside``: another metric; the change
@@ -39,51 +40,40 @@ class Metric:
     name: str
     title: str  # of its column
     table: str
-    show: Callable[[float], str]
+    show: str
+    factor: float = 1.0
     of: Callable[[Replayed], float | None] | None = None
     beside: str = ""
     note: str = ""
 
 
-def count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
-def _decimals(n: int, factor: float = 1.0) -> Callable[[float], str]:
-    return lambda value: f"{factor * value:.{n}f}"
-
-
 METRICS = [
-    Metric("f1", "F1", PREDICTION, percent),
-    Metric("precision", "precision", PREDICTION, percent),
-    Metric("recall", "recall", PREDICTION, percent),
-    Metric("auc", "AUC of the score", PREDICTION, _decimals(2)),
-    Metric("target_passes", "target passes", PASSES, count),
-    Metric("draft_passes", "draft passes", PASSES, count),
-    Metric("tokens_per_target_pass", "tokens per pass", PASSES, _decimals(2)),
+    Metric("f1", "F1", PREDICTION, ".1%"),
+    Metric("precision", "precision", PREDICTION, ".1%"),
+    Metric("recall", "recall", PREDICTION, ".1%"),
+    Metric("auc", "AUC of the score", PREDICTION, ".2f"),
+    Metric("target_passes", "target passes", PASSES, ",.0f"),
+    Metric("draft_passes", "draft passes", PASSES, ",.0f"),
+    Metric("tokens_per_target_pass", "tokens per pass", PASSES, ".2f"),
     Metric(
         "guesses_per_tree",
         "guesses per tree",
         PASSES,
-        _decimals(1),
-        lambda one: one.counts.mean_sl if one.branches else None,
+        ".1f",
+        of=lambda one: one.counts.mean_sl if one.branches else None,
         note="Guesses per tree: of one target pass; tokens per pass minus one of them are accepted.",
     ),
-    Metric("discard_rate", "discard rate", PASSES, _decimals(3)),
-    Metric("verification_rate", "verification rate", PASSES, _decimals(3)),
-    Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3)),
-    Metric("check_s", "checking", LOSSES, _decimals(3, 1e3)),
-    Metric("decision_s", "deciding", LOSSES, _decimals(3, 1e3)),
-    Metric("loop_s", "loop", LOSSES, _decimals(3, 1e3)),
-    Metric("too_long_s", "thrown away", LOSSES, _decimals(3, 1e3)),
-    Metric("too_soon", "stopped too soon", LOSSES, _decimals(1, 100)),
-    Metric("as_it_is_s", "as it is", CORRECTIONS, _decimals(2, 1e3)),
+    Metric("discard_rate", "discard rate", PASSES, ".3f"),
+    Metric("verification_rate", "verification rate", PASSES, ".3f"),
+    Metric("draft_s", "drafting", LOSSES, ".3f", 1e3),
+    Metric("check_s", "checking", LOSSES, ".3f", 1e3),
+    Metric("decision_s", "deciding", LOSSES, ".3f", 1e3),
+    Metric("loop_s", "loop", LOSSES, ".3f", 1e3),
+    Metric("too_long_s", "thrown away", LOSSES, ".3f", 1e3),
+    Metric("too_soon", "stopped too soon", LOSSES, ".1f", 100),
+    Metric("as_it_is_s", "as it is", CORRECTIONS, ".2f", 1e3),
     *(
-        Metric(name, title, CORRECTIONS, _decimals(2, 1e3), beside="as_it_is_s")
+        Metric(name, title, CORRECTIONS, ".2f", 1e3, beside="as_it_is_s")
         for name, title in (
             ("free_decisions_s", "free decisions"),
             ("free_checks_s", "free checks"),

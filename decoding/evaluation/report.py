@@ -9,7 +9,7 @@ from pathlib import Path
 from ..files import safe_name
 from ..records.trace import Costs
 from .advice import Recommendation, recommend
-from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric, count, percent
+from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric
 from .options import EvaluationOptions
 from .published import papers_tables, published_figures
 from .results import (
@@ -86,7 +86,7 @@ def _latency_table(result: EvaluationResult, prefix: str) -> Table:
         change = figure.value / oracle.value - 1 if oracle else None
         return Cell() if change is None else Cell(signed(change), change)
 
-    def column(title: str, name: str, show: Callable[[Figure], str], note: str = "") -> Column:
+    def column(title: str, name: str, show: Callable[[Figure], str] | str, note: str = "") -> Column:
         return Column(title, lambda label: cell(result.find(f"{prefix}{name}", label), show), note)
 
     columns = [
@@ -149,7 +149,7 @@ def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
 
     def show(figure: Figure) -> str:
         change = f" ({signed(figure.value / beside.value - 1)})" if beside else ""
-        return f"{metric.show(figure.value)}{change}"
+        return f"{metric.factor * figure.value:{metric.show}}{change}"
 
     return cell(result.find(metric.name, label), show)
 
@@ -157,12 +157,12 @@ def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
 def _f1_sentence(result: EvaluationResult) -> str:
     """The possible gain in F1: the distance of static-opt from 1, and the best that the scores could reach."""
     opt, always = result.find("f1", STATIC_OPT), result.find("f1", ALWAYS_ACCEPT)
-    best = ", ".join(f"{one.policy} {percent(one.value)}" for one in result.figures if one.metric == "best_f1")
+    best = ", ".join(f"{one.policy} {one.value:.1%}" for one in result.figures if one.metric == "best_f1")
     if opt is None or always is None or not best:
         return ""
     return (
         f" Static-opt's F1 is {100 * (1 - opt.value):.1f} points below 100%. The highest F1 that any threshold of a "
-        f"score would reach on these texts: {best}; always-accept: {percent(always.value)}."
+        f"score would reach on these texts: {best}; always-accept: {always.value:.1%}."
     )
 
 
@@ -205,13 +205,13 @@ _NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table ->
 
 
 def _oracle_table(result: EvaluationResult) -> Table:
-    def column(title: str, metric: str, show: Callable[[Figure], str]) -> Column:
+    def column(title: str, metric: str, show: str) -> Column:
         return Column(title, lambda suite: cell(result.find(metric, suite=suite), show))
 
     columns = [
-        column("match rate", "match_rate", lambda one: percent(one.value)),
-        column("oracle SL, mean", "oracle_sl", lambda one: f"{one.value:.1f}"),
-        column("standard deviation", "oracle_sl_sd", lambda one: f"{one.value:.1f}"),
+        column("match rate", "match_rate", ".1%"),
+        column("oracle SL, mean", "oracle_sl", ".1f"),
+        column("standard deviation", "oracle_sl_sd", ".1f"),
         Column("iterations", lambda suite: _iterations(result.find("oracle_sl", suite=suite))),
     ]
     suites = {suite: suite for suite in result.suites if result.find("oracle_sl", suite=suite)}
@@ -220,7 +220,7 @@ def _oracle_table(result: EvaluationResult) -> Table:
 
 
 def _iterations(figure: Figure | None) -> Cell:
-    return Cell() if figure is None or figure.n is None else Cell(count(figure.n), figure.n)
+    return Cell() if figure is None or figure.n is None else Cell(f"{figure.n:,}", figure.n)
 
 
 # -- the drafts ----------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def _drafts_table(result: EvaluationResult) -> Table:
     drafts = {draft.name: draft for draft in result.drafts}
 
     def column(
-        title: str, metric: str, show: Callable[[Figure], str], policy: Callable[[str], str] = lambda name: ""
+        title: str, metric: str, show: Callable[[Figure], str] | str, policy: Callable[[str], str] = lambda name: ""
     ) -> Column:
         return Column(title, lambda name: cell(result.find(metric, policy(name), draft=name), show))
 
@@ -245,14 +245,14 @@ def _drafts_table(result: EvaluationResult) -> Table:
     columns = [
         Column("parameters", parameters),
         Column("layers x width", shape),
-        column("c", "c", lambda one: f"{one.value:.3f}"),
-        column("match rate", "match_rate", lambda one: percent(one.value)),
+        column("c", "c", ".3f"),
+        column("match rate", "match_rate", ".1%"),
         Column("best SL", lambda name: Cell(str(drafts[name].best_sl), drafts[name].best_sl)),
         column("speedup at it", "speedup", times, lambda name: f"static:{drafts[name].best_sl}"),
         Column("best policy", lambda name: Cell(drafts[name].best_lane)),
         column("its speedup", "speedup", times, lambda name: drafts[name].best_policy),
         column("p95 ms per token", "p95_token_s", milliseconds, lambda name: drafts[name].best_policy),
-        column("break-even c", "break_even_c", lambda one: f"{one.value:.2f}"),
+        column("break-even c", "break_even_c", ".2f"),
     ]
     note = (
         "c: time of a draft step / time of a target pass. Best SL and best policy were chosen on validation prompts; "
@@ -265,7 +265,7 @@ def _drafts_by_suite(result: EvaluationResult) -> Table:
     best = {draft.name: draft.best_policy for draft in result.drafts}
 
     def speedup(name: str, suite: str) -> Cell:
-        return cell(result.find("speedup", best[name], suite, name), lambda one: f"{one.value:.2f}")
+        return cell(result.find("speedup", best[name], suite, name), ".2f")
 
     columns = [Column(suite, partial(speedup, suite=suite)) for suite in result.suites]
     note = "Each draft with its best policy."
