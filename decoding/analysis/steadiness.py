@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..lookahead.fitted import make_policy
 from ..lookahead.lanes import parse_lane
+from ..records.text import counted
 from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
 from .whatif import Replay
@@ -24,7 +25,7 @@ def timings(run: Run) -> int:
 def how_timed(run: Run) -> str:
     """ "3 timings", of which a figure is the median; "1 of 3 timings" of a run that was stopped."""
     made, asked = timings(run), run.settings.repeats
-    return f"{made} of {asked} timings" if made < asked else f"{made} timing{'' if made == 1 else 's'}"
+    return f"{made} of {asked} timings" if made < asked else counted(made, "timing")
 
 
 def contradictions(run: Run) -> list[str]:

@@ -156,7 +156,7 @@ class Collector:
             decision = yield from self._decisions(lanes, costs)
             lines.add({"costs": to_plain(costs), "decision": decision})
         record = lines.records[0]
-        self.costs = _COSTS.validate_json(json.dumps({**record["costs"], "decision": record["decision"]}))
+        self.costs = _read(_COSTS, {**record["costs"], "decision": record["decision"]})
 
     def _readings(self) -> Generator[Progress, None, Costs]:
         """Measures the cost curves on several prompts; checks for cancellation before each round of passes."""
@@ -317,11 +317,11 @@ class Collector:
 
 
 def _read(adapter: TypeAdapter[T], data: Any) -> T:
-    """Raises UserError for an invalid chain or tree."""
+    """Raises UserError for a record that is none of this program's."""
     try:
         return adapter.validate_json(json.dumps(data))  # as JSON its keys may be text, and numbers must be numbers
     except (ValidationError, TypeError, ValueError) as error:
-        raise UserError("A recorded chain is damaged: delete the evaluation's folder and start over.") from error
+        raise UserError("A record is damaged: delete the evaluation's folder and start over.") from error
 
 
 def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_tokens: int) -> Prepared:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from ..records.text import counted
 from .results import STATIC_OPT, EvaluationResult, Figure
-from .table import Cell, Table, cell, counted, percent_interval, times
+from .table import Cell, Table, cell, percent_interval, times
 
 COLUMNS = {
     "heuristic": "heuristic",

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ..files import safe_name
+from ..records.text import counted
 from ..records.trace import Costs
 from .advice import Recommendation, recommend
 from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric
@@ -30,7 +31,6 @@ from .table import (
     Column,
     Table,
     cell,
-    counted,
     make_table,
     milliseconds,
     percent_interval,

@@ -74,11 +74,6 @@ def signed(change: float) -> str:
     return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
-def counted(n: int, what: str) -> str:
-    """ "1 thread", "2 threads"."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
 def to_markdown(title: str, lines: Iterable[str], tables: Iterable[Table], more: str = "") -> str:
     """One Markdown document."""
     parts = [f"# {title}", "\n".join(f"- {line}" for line in lines)]

@@ -1,4 +1,4 @@
-"""Display text of tokens, whose bytes may make a character only together; a table as Markdown."""
+"""Display text of tokens, whose bytes may make a character only together; numbers of things; a table as Markdown."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool = F
 def whole_text(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool = False) -> str:
     """The text of ``ids``; see :func:`pieces`."""
     return "".join(pieces(ids, vocab, special))
+
+
+def counted(n: int, what: str) -> str:
+    """ "1 thread", "2 threads"."""
+    return f"{n:,} {what}" + ("" if n == 1 else "s")
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

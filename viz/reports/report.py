@@ -22,9 +22,10 @@ from decoding.evaluation.results import (
     load_result,
     result_name,
 )
-from decoding.evaluation.table import Cell, Table, counted
+from decoding.evaluation.table import Cell, Table
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription
+from decoding.records.text import counted
 
 from ..figures.answers import draw_losses, draw_static_sls
 from ..figures.drafts import draw_drafts
