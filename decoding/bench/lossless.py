@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from ..comparison.assemble import NEAR_TIE, difference
+from ..comparison.assemble import NEAR_TIE, difference, top_gap
 from ..comparison.chain import record_chain
 from ..comparison.prepare import abilities_of, load_heads_of, make_draft, shared_vocabulary
 from ..engines.base import CachedModel
@@ -174,7 +173,7 @@ def plain_reference(pair: Pair) -> Callable[[EncodedPrompt, int], Text]:
             row = pair.target.extend([last])[0, :vocab].cpu().numpy()
             last = int(row.argmax())
             text.tokens.append(last)
-            text.gaps.append(_gap(row))
+            text.gaps.append(top_gap(row))
         return text
 
     return write
@@ -202,14 +201,9 @@ def transformers_reference(folder: Path) -> Callable[[EncodedPrompt, int], Text]
             output_logits=True,
         )
         new = out.sequences[0, -len(out.logits) :]  # with embeddings, all there are
-        return Text(new.tolist(), [_gap(row[0].numpy()) for row in out.logits])
+        return Text(new.tolist(), [top_gap(row[0].numpy()) for row in out.logits])
 
     return write
-
-
-def _gap(row: np.ndarray) -> float:
-    second, best = np.sort(np.partition(row, -2)[-2:])
-    return float(best - second)
 
 
 class _Step(NamedTuple):
