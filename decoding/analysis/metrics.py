@@ -189,5 +189,5 @@ def static_opt(run: Run, draft: str | None = None) -> tuple[int, float] | None:
     if chain is None or not chain.target:
         return None
     simulated = Replay.of_run(run, chain.draft).static_sweep(run_costs(run))
-    best = max(range(len(simulated)), key=lambda index: (simulated[index].speedup, -index))
-    return best + 1, simulated[best].speedup
+    sl, best = max(enumerate(simulated, start=1), key=lambda one: one[1].speedup)
+    return sl, best.speedup
