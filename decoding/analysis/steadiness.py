@@ -9,9 +9,8 @@ from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
 from .whatif import Replay
 
-MAX_CONTRADICTION = (
-    0.25  # by how much a longer check may be timed as cheaper than a shorter one (v is fitted through both)
-)
+# By how much a longer check may be timed as cheaper than a shorter one (v is fitted through both):
+MAX_CONTRADICTION = 0.25
 MIN_STEP = 0.97  # v(n) / v(n - 1) below which the measurements of v contradict each other
 MAX_RATIO = 1.3  # largest ratio between a static lane's measured and simulated speedup
 MAX_SPREAD = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
