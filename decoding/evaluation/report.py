@@ -77,13 +77,13 @@ _OF_SIMULATION = "Over simulated: how far the speedup is above that simulated on
 
 def _latency_table(result: EvaluationResult, prefix: str) -> Table:
     tokens, oracle = result.find(f"{prefix}tokens"), result.find(f"{prefix}latency_s", "oracle")
-    title, how = "Latency and speedup", "Simulated from chains and cost curves: "
-    how += f"{tokens.n} prompts, {tokens.value:,.0f} tokens" if tokens else ""
+    counts = f"{counted(tokens.n or 0, 'prompt')}, {tokens.value:,.0f} tokens" if tokens else ""
+    title, how = "Latency and speedup", f"Simulated from chains and cost curves: {counts}"
     if prefix:
         title, how = "Latency and speedup on the clock", _clock_note(result)
 
-    def behind(figure: Figure) -> Cell:
-        change = figure.value / oracle.value - 1 if oracle else None
+    def behind(label: str) -> Cell:
+        change = result.value(f"{prefix}latency_s", label) / oracle.value - 1 if oracle else None
         return Cell() if change is None else Cell(signed(change), change)
 
     def column(title: str, name: str, show: Callable[[Figure], str] | str, note: str = "") -> Column:
@@ -93,7 +93,7 @@ def _latency_table(result: EvaluationResult, prefix: str) -> Table:
         column("ms/token", "latency_s", milliseconds),
         column("speedup", "speedup", times),
         column("ahead of static-opt", "cut", percent_interval),
-        Column("behind oracle", lambda label: behind(result.need(f"{prefix}latency_s", label))),
+        Column("behind oracle", behind),
         column("timing", "noise", lambda one: f"\u00b1 {one.value:.1%}", _OF_TIMING),
         column("over simulated", "over_simulated", percent_interval, _OF_SIMULATION),
     ]
@@ -169,7 +169,7 @@ def _f1_sentence(result: EvaluationResult) -> str:
 def _judge_sentence(result: EvaluationResult) -> str:
     speedup, cut = result.find("speedup", PERFECT_JUDGE), result.find("cut", PERFECT_JUDGE)
     if speedup is None:
-        return " "
+        return ""
     ahead = f", {cut.value:+.1%} against static-opt" if cut else ""
     latency, oracle = result.value("latency_s", PERFECT_JUDGE), result.find("latency_s", "oracle")
     behind = f", {latency / oracle.value - 1:.1%} behind the oracle" if oracle else ""

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -160,7 +159,7 @@ class Evaluation(ABC):
             prompts=dict(Counter(sample.suite for sample in self.samples(self.test, draft))),
             validation_prompts=len(self.collector.ready(self.validation)),
             clock_repeats=options.repeats,
-            costs=replace(self.collector.costs),
+            costs=self.collector.costs,
             notes=list(notes),
         )
 
