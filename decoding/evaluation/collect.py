@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -304,11 +305,10 @@ class Collector:
     @cached_property
     def _digests(self) -> dict[str, str]:
         """Draft -> digest of its fitted policies: refitting makes old scores stale."""
-        folders = {draft: self.pair.draft_folders.get(draft) for draft in self.drafts}
         return {
-            draft: digest_of_files(_files_in(folder / FOLDER))
-            for draft, folder in folders.items()
-            if folder is not None
+            draft: digest_of_files(sorted(filter(Path.is_file, (folder / FOLDER).glob("*"))))
+            for draft, folder in self.pair.draft_folders.items()
+            if draft in self.drafts
         }
 
     def _check_cancel(self) -> None:
@@ -335,9 +335,5 @@ def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_toke
 
 def deadline(minutes: float | None) -> Callable[[], bool]:
     """A function that says whether ``minutes`` from now are over; never for None."""
-    end = None if minutes is None else monotonic() + 60 * minutes
-    return lambda: end is not None and monotonic() >= end
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.glob("*")) if path.is_file()]
+    end = math.inf if minutes is None else monotonic() + 60 * minutes
+    return lambda: monotonic() >= end
