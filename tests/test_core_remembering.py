@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.bench.lossless import RememberingModel, RememberingTarget
+from decoding.bench.lossless import RememberingModel
 from decoding.engines.inputs import FINAL, Branches
 from decoding.records.proposal import path_to
 
@@ -79,7 +79,7 @@ def test_it_answers_for_trees_too(texts):
 
 @given(st.lists(steps, min_size=1, max_size=5))
 def test_a_target_keeps_first_choices(texts):
-    target = RememberingTarget(Historical(padded=3), 16)
+    target = RememberingModel(Historical(padded=3), 16)
     for mine, its in zip(play(target, texts), play(Historical(padded=3), texts), strict=True):
         assert torch.equal(mine[0].argmax(1), its[0][:, :16].argmax(1)) and mine[2] == its[2]
 

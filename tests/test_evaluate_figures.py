@@ -41,7 +41,7 @@ def test_bars_are_the_results_own_speedups():
     result = make_evaluation()
     bar = draw_evaluation(result)[0].figure.data[0]
     shown = dict(zip(bar.y, bar.x))
-    assert shown == {lane_name(label): result.value("speedup", label) for label in result.policies}
+    assert shown == {lane_name(label): result.value("speedup", label) for label in result.lanes}
 
 
 def timed(draft: str, sl: int, value: float, low: float, high: float, simulated: float, n: int) -> list[Figure]:

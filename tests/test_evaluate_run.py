@@ -88,7 +88,7 @@ def test_an_evaluation_ends_with_its_result(tmp_path):
     assert isinstance(result, EvaluationResult) and all(isinstance(step, Progress) for step in steps)
     assert {step.stage for step in steps} == {"costs", "chains", "clock", "tables"}
     assert all(0 <= step.fraction <= 1 for step in steps)
-    assert result.policies == ["autoregressive", *(lane for lane in OPTIONS.lanes if lane != "disco")]
+    assert list(result.lanes) == ["autoregressive", *(lane for lane in OPTIONS.lanes if lane != "disco")]
     assert result.lanes["static-opt"] == f"static:{result.static_opt}" != "static:0"
     assert any("disco was left out" in note for note in result.setting.notes)
     assert result.setting.prompts == {"prose": 2, "code": 2} and result.setting.validation_prompts == 3

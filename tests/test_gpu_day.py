@@ -74,7 +74,7 @@ def test_no_step_begins_without_time(tmp_path):
             "2 of 4 texts equal to plain decoding's, 1 near ties, 1 differ |",
         ),
         ("tests", {"text": "..\n== 9 passed in 3s ==\n"}, "9 passed in 3s |"),
-        ("bench", {"text": "Error: out | of memory", "status": 1}, "failed with status 1: Error: out / of memory |"),
+        ("bench", {"text": "Error: out | of memory", "status": 1}, "failed with status 1: Error: out \\| of memory |"),
     ],
 )
 def test_outcomes_in_words(tmp_path, step, row, words):

@@ -52,7 +52,7 @@ def tab(tmp_path):
 def test_the_evaluation_s_sentences_are_its_figures():
     result = make_evaluation()
     best, oracle, few = EvaluationReport(result).first().sentences
-    usable = [label for label in result.policies if label not in ("autoregressive", "oracle", "oracle:best")]
+    usable = [label for label in result.lanes if label not in ("autoregressive", "oracle", "oracle:best")]
     fastest = max(usable, key=lambda label: result.value("speedup", label))
     assert f"{lane_name(fastest)}: {result.value('speedup', fastest):.2f} times as fast as plain decoding" in best
     assert "too few to decide which policy is faster" in few
@@ -64,7 +64,7 @@ def test_every_policy_stands_in_the_main_table_with_its_number():
     content = EvaluationReport(result).content("x")
     rows = titled(content, "All policies, all figures of speed")["tables"][0]["rows"]
     assert {row[0][0].partition(" (")[0]: row[2][1] for row in rows} == {
-        lane_name(label): result.value("speedup", label) for label in result.policies
+        lane_name(label): result.value("speedup", label) for label in result.lanes
     }
     assert all(drawing["sentence"] and drawing["title"] for drawing in content["sections"][0]["drawings"])
 

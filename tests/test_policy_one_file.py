@@ -148,7 +148,7 @@ def test_an_evaluation_has_its_row_and_its_figures(tmp_path, monkeypatch):
     result = list(open_evaluation(options, ToyPair(agree=0.85), tmp_path).run())[-1]
     unlearned = {name for name, spec in all_specs().items() if not (spec.learned or spec.branches)}
     assert unlearned <= {parse_lane(lane).policy for lane in result.lanes.values()}
-    assert "alternate" in result.policies and result.find("no_errors_s", "alternate")
+    assert "alternate" in result.lanes and result.find("no_errors_s", "alternate")
     assert sweeps(result)["alternate"] == ["alternate:2", "alternate:6", "alternate:12"]
     assert all("alternate" in [row[0].text for row in table.rows] for table in tables_of(result)[:3])
     same = result.find("clock_texts_equal")

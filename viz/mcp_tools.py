@@ -193,8 +193,7 @@ def _about(run: Run, visitor: gr.Request | None) -> dict[str, Any]:
     """The origin of the figures, and a link to the whole run while it is kept."""
     url = getattr(visitor, "url", None)
     base = f"{url.scheme}://{url.netloc}" if url is not None else ""
-    where = run.machine.gpu or f"{run.machine.processor}, {run.machine.cores} cores"
-    return {"run": run.id, "link": f"{base}/?run={run.id}", "pair": run.pair.name, "machine": where}
+    return {"run": run.id, "link": f"{base}/?run={run.id}", "pair": run.pair.name, "machine": run.machine.where}
 
 
 def _written(answer: Any) -> str:

@@ -27,9 +27,7 @@ class Bootstrap:
     """Resamples ``n`` prompts with replacement; all figures use the same draws, so that paired values stay paired."""
 
     def __init__(self, n: int, draws: int = DRAWS, seed: int = 0) -> None:
-        drawn = (
-            np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), size=draws) if n else np.zeros((draws, 0))
-        )
+        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), size=draws)
         self._counts = np.vstack([np.ones((1, n)), drawn])  # row 0: the prompts as they are
 
     def interval(self, figure: Callable[[Total], np.ndarray]) -> Interval:
@@ -45,6 +43,10 @@ class Bootstrap:
     def cut(self, ours: Any, theirs: Any) -> Interval:
         """``1 - sum(ours) / sum(theirs)``, paired by prompt."""
         return self.interval(lambda total: 1.0 - total(ours) / total(theirs))
+
+    def excess(self, one: tuple[Any, Any], other: tuple[Any, Any]) -> Interval:
+        """One ratio of sums over another, minus one, all paired by prompt."""
+        return self.interval(lambda total: total(one[0]) / total(one[1]) / (total(other[0]) / total(other[1])) - 1.0)
 
 
 def clock_noise(

@@ -24,7 +24,7 @@ class Figure:
 
 def lane_figures(run: Run, trace: Trace) -> list[Figure]:
     """All figures of a lane, in display order; those that do not apply are left out."""
-    end_to_end = metrics.end_to_end_speedup(run, trace)
+    end_to_end, loop = metrics.end_to_end_speedup(run, trace), metrics.loop_share(run, trace)
     figures = [
         _speedup_figure("speedup", "speedup", metrics.speedup(run, trace), "decode time, without prefill"),
         _speedup_figure("end_to_end", "end to end", end_to_end, "prefill and decode time"),
@@ -32,13 +32,7 @@ def lane_figures(run: Run, trace: Trace) -> list[Figure]:
         _latency_figure(trace),
         *_pass_figures(trace),
         *(_draft_figures(run, trace) if trace.draft else []),
-        _figure(
-            "loop_share",
-            "loop's own share",
-            metrics.loop_share(run, trace),
-            ".1%",
-            "(policy + rest) / decode time, in the replayed repeat",
-        ),
+        _figure("loop_share", "loop's own share", loop, ".1%", "(policy + rest) / decode time, in the replayed repeat"),
     ]
     return [figure for figure in figures if figure is not None]
 
@@ -96,61 +90,38 @@ def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
     n, drafted, draft_passes, accepted, tokens = found
     lost = found.thrown_away
     firsts = metrics.first_guesses(trace)
-    first_hits = sum(token.fate == "accepted" for token in firsts)
-    rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
-    chain = run.chains.get(trace.draft or "")
+    hits = sum(token.fate == "accepted" for token in firsts)
+    hit_rate = metrics.first_guess_hit_rate(trace)
+    held = f"iterations whose first draft held / iterations that drafted = {hits} / {len(firsts)}"
+    acceptance = f"accepted / drafted = {accepted} / {drafted}; it measures the policy as much as the draft"
+    places = "one for each drafted token, or for each place of a tree"
+    discarding, verifying = f"thrown away / tokens = {lost} / {tokens}", f"target passes / tokens = {n} / {tokens}"
     return [
-        _figure(
-            "draft_passes",
-            "draft passes",
-            draft_passes,
-            "",
-            "one for each drafted token, or for each place of a tree",
-        ),
-        _thrown_away_figure(lost, drafted, rejected),
-        _figure(
-            "first_guess_hit_rate",
-            "first-guess hit rate",
-            metrics.first_guess_hit_rate(trace),
-            ".0%",
-            f"iterations whose first draft held / iterations that drafted = {first_hits} / {len(firsts)}",
-        ),
-        _figure(
-            "acceptance_rate",
-            "acceptance rate",
-            found.acceptance_rate,
-            ".0%",
-            f"accepted / drafted = {accepted} / {drafted}; it measures the policy as much as the draft",
-        ),
-        _match_figure(chain) if chain else None,
-        _figure(
-            "discard_rate",
-            "discard rate",
-            found.discard_rate,
-            ".2f",
-            f"thrown away / tokens = {lost} / {tokens}",
-        ),
-        _figure(
-            "verification_rate",
-            "verification rate",
-            found.verification_rate,
-            ".2f",
-            f"target passes / tokens = {n} / {tokens}",
-        ),
+        _figure("draft_passes", "draft passes", draft_passes, "", places),
+        _thrown_away_figure(trace, lost, drafted),
+        _figure("first_guess_hit_rate", "first-guess hit rate", hit_rate, ".0%", held),
+        _figure("acceptance_rate", "acceptance rate", found.acceptance_rate, ".0%", acceptance),
+        _match_figure(run.chains.get(trace.draft or "")),
+        _figure("discard_rate", "discard rate", found.discard_rate, ".2f", discarding),
+        _figure("verification_rate", "verification rate", found.verification_rate, ".2f", verifying),
     ]
 
 
-def _thrown_away_figure(lost: int, drafted: int, rejected: int) -> Figure | None:
+def _thrown_away_figure(trace: Trace, lost: int, drafted: int) -> Figure | None:
     if not drafted:
         return None
+    rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
     formula = f"rejected + dropped = {rejected} + {lost - rejected}, of {drafted} drafted"
     return Figure("thrown_away", "thrown away", lost, f"{lost} ({lost / drafted:.0%})", formula)
 
 
-def _match_figure(chain: Chain) -> Figure | None:
-    rate, n = metrics.match_rate(chain) or 0.0, len(chain.target)
+def _match_figure(chain: Chain | None) -> Figure | None:
+    rate = metrics.match_rate(chain) if chain else None
+    if chain is None or rate is None:
+        return None
+    n = len(chain.target)
     formula = (
         "positions where the draft's first choice on the final text is the target's token"
         f" = {round(rate * n)} / {n}; the same for every policy"
     )
-    return _figure("match_rate", "match rate of the draft", rate if n else None, ".0%", formula)
+    return _figure("match_rate", "match rate of the draft", rate, ".0%", formula)

@@ -79,15 +79,10 @@ def oracle_sls(chain: Chain) -> list[int]:
 # -- the clock -----------------------------------------------------------------------------------------
 
 
-def decode_seconds(trace: Trace) -> Spread | None:
-    """Draft + verify + policy + rest, summed over the iterations, per repeat; without prefill."""
-    return Spread.over([repeat.decode_s for repeat in trace.repeats])
-
-
 def seconds_per_token(trace: Trace) -> float | None:
-    """Latency per token: median decode time over the repeats / tokens of text."""
-    spread = decode_seconds(trace)
-    return spread.median / len(trace.output) if spread and trace.output else None
+    """Latency per token: median decode time over the repeats, without prefill / tokens of text."""
+    seconds = [repeat.decode_s for repeat in trace.repeats]
+    return median(seconds) / len(trace.output) if seconds and trace.output else None
 
 
 def replayed_repeat(run: Run) -> int | None:
@@ -194,5 +189,5 @@ def static_opt(run: Run, draft: str | None = None) -> tuple[int, float] | None:
     if chain is None or not chain.target:
         return None
     simulated = Replay.of_run(run, chain.draft).static_sweep(run_costs(run))
-    best = max(range(len(simulated)), key=lambda index: (simulated[index].speedup, -index))
-    return best + 1, simulated[best].speedup
+    sl, best = max(enumerate(simulated, start=1), key=lambda one: one[1].speedup)
+    return sl, best.speedup

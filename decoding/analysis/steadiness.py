@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from ..lookahead.fitted import make_policy
 from ..lookahead.lanes import parse_lane
+from ..records.text import counted
 from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
 from .whatif import Replay
 
-MAX_CONTRADICTION = (
-    0.25  # by how much a longer check may be timed as cheaper than a shorter one (v is fitted through both)
-)
+# By how much a longer check may be timed as cheaper than a shorter one (v is fitted through both):
+MAX_CONTRADICTION = 0.25
 MIN_STEP = 0.97  # v(n) / v(n - 1) below which the measurements of v contradict each other
 MAX_RATIO = 1.3  # largest ratio between a static lane's measured and simulated speedup
 MAX_SPREAD = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
@@ -23,7 +24,7 @@ def timings(run: Run) -> int:
 def how_timed(run: Run) -> str:
     """ "3 timings", of which a figure is the median; "1 of 3 timings" of a run that was stopped."""
     made, asked = timings(run), run.settings.repeats
-    return f"{made} of {asked} timings" if made < asked else f"{made} timing{'' if made == 1 else 's'}"
+    return f"{made} of {asked} timings" if made < asked else counted(made, "timing")
 
 
 def contradictions(run: Run) -> list[str]:
@@ -47,14 +48,10 @@ def _against_its_replay(run: Run, trace: Trace) -> str:
     if trace.policy != "static" or measured is None or chain is None or not chain.target or not measured.median:
         return ""
     lane = parse_lane(trace.lane)
-    sl = int(lane.number or 0)
-    replayed = Replay.of_run(run, chain.draft).static_sweep(run.costs)
-    if not 1 <= sl <= len(replayed):
-        return ""
-    simulated = replayed[sl - 1].speedup
+    simulated = Replay.of_run(run, chain.draft).simulate(run.costs, make_policy(lane)).speedup
     if 1 / MAX_RATIO < simulated / measured.median < MAX_RATIO:
         return ""
-    name = f"{lane.spec.title} {sl}" + (f" · {lane.draft}" if lane.draft else "")
+    name = f"{lane.spec.title} {lane.argument}" + (f" · {lane.draft}" if lane.draft else "")
     came_out = f"{name} came out {measured.median:.2f}×"
     return f"{came_out}, its replay at the measured costs {simulated:.2f}×"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -29,6 +29,8 @@ from ..records.trace import Costs
 from .validation import FILE as VALIDATION
 from .validation import policies_digest
 from .whatif import Replay
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -61,12 +63,8 @@ def chosen_here(folder: Path) -> Chosen | None:
     """
     if not (folder / VALIDATION).is_file():
         return None
-    source, found = policies_digest(folder), list[Chosen]()
-    for kept in _kept_here():
-        with suppress(ValueError, KeyError, TypeError):  # measured and chosen again by the next run
-            chosen = _CHOSEN.validate_python(kept["chosen"])
-            if chosen.source == source:
-                found.append(chosen)
+    source, kept = policies_digest(folder), _kept_here(lambda kept: _CHOSEN.validate_python(kept["chosen"]))
+    found = (chosen for chosen in kept if chosen.source == source)
     return max(found, key=lambda one: one.measured or "", default=None)
 
 
@@ -79,14 +77,16 @@ def curves_here(sources: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any
     ``sources``: under which sources a draft may be kept. Of several curves the latest. Loads no model.
     """
     found: dict[str, dict[str, Any]] = {}
-    for kept in _kept_here():
-        with suppress(ValueError, KeyError, TypeError):
-            setting, costs = kept["setting"], kept["costs"]
-            date, source = costs["measured"] or "", setting["draft"]["source"]
-            for name in (name for name, possible in sources.items() if source in possible):
-                if name not in found or date > found[name]["costs"]["measured"]:
-                    found[name] = {"costs": costs, "target": setting["target"], "draft": setting["draft"]}
+    for _, source, curves in sorted(_kept_here(_dated_curves), key=lambda one: one[0]):  # the latest replaces others
+        found |= {name: curves for name, possible in sources.items() if source in possible}
     return found
+
+
+def _dated_curves(kept: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """When the curves in a file were measured, the source of the draft, and the curves."""
+    setting, costs = kept["setting"], kept["costs"]
+    curves = {"costs": costs, "target": setting["target"], "draft": setting["draft"]}
+    return str(costs["measured"] or ""), setting["draft"]["source"], curves
 
 
 def format_here(target: Mapping[str, Any]) -> str:
@@ -94,12 +94,12 @@ def format_here(target: Mapping[str, Any]) -> str:
     "Number format float16, the fastest of 3 tried here: a pass over one token takes 1.6 times as long in bfloat16."
     "" if nothing was tried.
     """
-    for kept in _kept_here("format-*.json"):
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
-            same = kept["model"]["fingerprint"], kept["chosen"]
-            if same == (target["fingerprint"], target["dtype"]) and kept["seconds"]:
-                return _why(kept["chosen"], kept["seconds"], len(kept["choices"]))
-    return ""
+
+    def sentence(kept: dict[str, Any]) -> str:
+        same = (kept["model"]["fingerprint"], kept["chosen"]) == (target["fingerprint"], target["dtype"])
+        return _why(kept["chosen"], kept["seconds"], len(kept["choices"])) if same and kept["seconds"] else ""
+
+    return next(filter(None, _kept_here(sentence, "format-*.json")), "")
 
 
 def _why(chosen: str, seconds: dict[str, float], tried: int) -> str:
@@ -115,15 +115,15 @@ def _times_as_long(ratio: float) -> str:
     return "as long" if abs(ratio - 1) < 0.05 else f"{ratio:.1f} times as long"
 
 
-def _kept_here(pattern: str = "*.json") -> Iterator[dict[str, Any]]:
-    """What is kept of measurements on this machine, as in the files."""
+def _kept_here(read: Callable[[dict[str, Any]], T], pattern: str = "*.json") -> Iterator[T]:
+    """What ``read`` makes of each file of measurements on this machine; what it cannot read is measured again."""
     own = asdict(describe_machine())
     for path in costs_folder().glob(pattern):
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             kept = json.loads(path.read_bytes())
             machine = kept["machine"] if "machine" in kept else kept["setting"]["machine"]
             if {**machine, "gpu": None} == {**own, "gpu": None}:
-                yield kept
+                yield read(kept)
 
 
 class Bench:

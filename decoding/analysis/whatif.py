@@ -11,6 +11,7 @@ that the draft had nothing to propose.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -175,13 +176,8 @@ def _draft(replay: Replay, policy: LookaheadPolicy, state: DraftState, start: in
 
 
 def _cost(iterations: Sequence[tuple[int, int, int]], costs: Costs, draft: str, policy: str) -> float:
-    by_length: dict[int, float] = {}
-    total = 0.0
-    for _, drafted, _ in iterations:
-        if drafted not in by_length:
-            by_length[drafted] = costs.iteration(drafted, draft, policy)
-        total += by_length[drafted]
-    return total
+    lengths = Counter(drafted for _, drafted, _ in iterations)
+    return sum(n * costs.iteration(length, draft, policy) for length, n in lengths.items())
 
 
 def with_costs(
@@ -190,7 +186,6 @@ def with_costs(
     *,
     draft_step: float | None = None,
     verify_curve: list[float] | None = None,
-    overhead: float | None = None,
 ) -> Costs:
     """``costs`` with other curves: what if the draft were cheaper, or verifying free?"""
     return replace(
@@ -198,7 +193,6 @@ def with_costs(
         draft_step=costs.draft_step if draft_step is None else {**costs.draft_step, draft: draft_step},
         first_step=costs.first_step if draft_step is None else _with_first(costs, draft, draft_step),
         verify_curve=costs.verify_curve if verify_curve is None else verify_curve,
-        overhead=costs.overhead if overhead is None else overhead,
     )
 
 

@@ -160,7 +160,7 @@ def _race(pair: Pair, contenders: Sequence[Contender], prompts: list[list[int]],
 def our_contenders(pair: Pair, prompt: list[int], lanes: Sequence[str], suffix: str = "") -> list[Contender]:
     """Our ``lanes`` on ``pair``, their names with a ``suffix``; costs are measured on ``prompt``."""
     costs = measure_costs(pair, [pair.default_draft], prompt)
-    return [LaneContender(lane, pair, costs, pair.target.info.threads, lane + suffix) for lane in lanes]
+    return [LaneContender(lane + suffix, lane, pair, costs, pair.target.info.threads) for lane in lanes]
 
 
 def choose_able(
@@ -280,12 +280,12 @@ def measure_growth(pair: Pair, text: list[int], repeats: int) -> list[Growth]:
     return found
 
 
-def measure_bandwidth(device: str, rounds: int = 5) -> float:
-    """Bytes per second that a large copy reads plus writes; the best of ``rounds``."""
+def measure_bandwidth(device: str) -> float:
+    """Bytes per second that a large copy reads plus writes; the best of six."""
     kind = device.split(":")[0]
     source = torch.ones(_PROBE_BYTES[kind] // 8, dtype=torch.float32, device=device)
     copy = torch.empty_like(source)
-    return 2 * source.nbytes / min(_time(lambda: copy.copy_(source), device) for _ in range(rounds + 1))
+    return 2 * source.nbytes / min(_time(lambda: copy.copy_(source), device) for _ in range(6))
 
 
 def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:

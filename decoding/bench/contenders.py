@@ -63,16 +63,13 @@ class Contender(Protocol):
 
 @dataclass
 class LaneContender:
-    """One of our lanes on a loaded pair, on ``threads`` CPU threads; ``name`` is the lane's by default."""
+    """One of our lanes on a loaded pair, on ``threads`` CPU threads."""
 
+    name: str
     lane: str
     pair: Pair
     costs: Costs
     threads: int
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        self.name = self.name or self.lane
 
     def run(self, prompt: list[int], n: int) -> Reading:
         use_threads(self.threads)
@@ -156,10 +153,11 @@ class LlamaCppContender:
     activations rounded to eight bits, so its text may differ from ours.
     """
 
-    def __init__(self, file: Path, context: int, threads: int = 1) -> None:
+    name, threads = "llama.cpp", 1
+
+    def __init__(self, file: Path, context: int) -> None:
         """``context``: tokens of its cache. Raises UserError without the package, or if it cannot load ``file``."""
-        self.name, self.threads = "llama.cpp", threads
-        self._model = _load(file, context, threads)
+        self._model = _load(file, context, self.threads)
 
     def run(self, prompt: list[int], n: int) -> Reading:
         self._model.reset()  # otherwise it would keep the part of the cache that fits

@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import write_whole
 from ..records.run_file import load_run
+from ..records.text import markdown_table
 from .markdown import as_markdown
 
 LEAST_MINUTES = 0.5  # with less time left no step is started
@@ -105,11 +106,9 @@ def read_step(out: Path, name: str) -> dict[str, Any] | None:
 
 def summary(out: Path) -> str:
     """Markdown: each step's outcome, and the reports of the benchmark."""
-    lines = ["# A day on a GPU", "", "| step | outcome |", "|---|---|"]
-    for step in plan(out, 1.0):
-        lines.append(f"| {step.name} | {_outcome(out, step.name)} |")
+    steps = markdown_table(["step", "outcome"], ([step.name, _outcome(out, step.name)] for step in plan(out, 1.0)))
     reports = (read_step(out, "bench") or {}).get("data") or []
-    return "\n\n".join(["\n".join(lines), *map(as_markdown, reports)]) + "\n"
+    return "\n\n".join(["# A day on a GPU", steps, *map(as_markdown, reports)]) + "\n"
 
 
 def _outcome(out: Path, name: str) -> str:
@@ -117,11 +116,10 @@ def _outcome(out: Path, name: str) -> str:
     if result is None:
         return "not run"
     if result["status"] and not (name.startswith("lossless") and result["data"]):
-        last = (result["text"].strip().splitlines() or ["no output"])[-1]
-        return f"failed with status {result['status']}: {last[:200]}".replace("|", "/")
+        return f"failed with status {result['status']}: {_last_line(result['text'])[:200] or 'no output'}"
     data = result["data"]
     if name == "tests":
-        return (result["text"].strip().splitlines() or [""])[-1].strip("= ").replace("|", "/")
+        return _last_line(result["text"]).strip("= ")
     if name.startswith("lossless"):
         whose = "generate's" if name == "lossless" else "plain decoding's"
         equal = f"{data['equal']} of {data['compared']} texts equal to {whose}"
@@ -130,3 +128,7 @@ def _outcome(out: Path, name: str) -> str:
         traces = load_run(out / "run.json").lanes
         return f"{sum(trace.verdict.same is True for trace in traces)} of {len(traces)} lanes wrote the same text"
     return "done"
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from ..comparison.assemble import NEAR_TIE, difference
+from ..comparison.assemble import NEAR_TIE, difference, top_gap
 from ..comparison.chain import record_chain
 from ..comparison.prepare import abilities_of, load_heads_of, make_draft, shared_vocabulary
 from ..engines.base import CachedModel
@@ -154,15 +153,12 @@ class _Checker:
             return policy, None
         policy.cap = cap
         draft = lane.draft or self._pair.default_draft
-        context = LaneContext(draft, _costs(draft), self._limits.max_new_tokens, prompt=self._prompt.ids)
+        costs = replace(COSTS, draft_step={draft: 0.1})
+        context = LaneContext(draft, costs, self._limits.max_new_tokens, prompt=self._prompt.ids)
         if lane.is_oracle:
             context.holds, context.n_tokens = self._chain.holds, len(self._chain.target)
         policy.reset(context)
         return policy, self._sources[draft]
-
-
-def _costs(draft: str) -> Costs:
-    return Costs(COSTS.target_s, COSTS.verify_curve, {draft: 0.1}, COSTS.overhead)
 
 
 def plain_reference(pair: Pair) -> Callable[[EncodedPrompt, int], Text]:
@@ -177,7 +173,7 @@ def plain_reference(pair: Pair) -> Callable[[EncodedPrompt, int], Text]:
             row = pair.target.extend([last])[0, :vocab].cpu().numpy()
             last = int(row.argmax())
             text.tokens.append(last)
-            text.gaps.append(_gap(row))
+            text.gaps.append(top_gap(row))
         return text
 
     return write
@@ -185,7 +181,6 @@ def plain_reference(pair: Pair) -> Callable[[EncodedPrompt, int], Text]:
 
 def transformers_reference(folder: Path) -> Callable[[EncodedPrompt, int], Text]:
     """``generate(do_sample=False)`` of the model in ``folder``, in float32."""
-    import torch
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
@@ -206,37 +201,23 @@ def transformers_reference(folder: Path) -> Callable[[EncodedPrompt, int], Text]
             output_logits=True,
         )
         new = out.sequences[0, -len(out.logits) :]  # with embeddings, all there are
-        return Text(new.tolist(), [_gap(row[0].numpy()) for row in out.logits])
+        return Text(new.tolist(), [top_gap(row[0].numpy()) for row in out.logits])
 
     return write
 
 
-def _gap(row: np.ndarray) -> float:
-    second, best = np.sort(np.partition(row, -2)[-2:])
-    return float(best - second)
+class _Step(NamedTuple):
+    """One change of a cache: a pass over ``ids``, or without them a rewind to the first tokens and ``rows``.
 
+    ``first``: the first row that it wrote; ``length``: that of the cache after it; ``branches``: the trunk and the
+    paths of ``ids`` in a tree.
+    """
 
-class _Pass(NamedTuple):
-    """Tokens that were read; ``branches``: the trunk and the paths of those in a tree."""
-
-    ids: tuple[int, ...]
-    branches: tuple[int, tuple[tuple[int, ...], ...]] | None
-
-
-class _Rewind(NamedTuple):
-    """All but the first ``length`` tokens and ``rows`` were discarded."""
-
-    length: int
-    rows: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One change of a cache. ``first``: the first row that it wrote; ``length``: that of the cache after it."""
-
-    change: _Pass | _Rewind
     first: int
     length: int
+    ids: tuple[int, ...] = ()
+    branches: tuple[int, tuple[tuple[int, ...], ...]] | None = None
+    rows: tuple[int, ...] = ()
 
 
 class RememberingModel(CachedModel):
@@ -247,8 +228,11 @@ class RememberingModel(CachedModel):
     other passes is *not* the same: whether their results agree is what a lossless check asks.
     """
 
-    def __init__(self, model: CachedModel) -> None:
-        self._model = model
+    def __init__(self, model: CachedModel, first_choices: int | None = None) -> None:
+        """``first_choices``: of each row only the first choice among so many ids is kept, which is all that a greedy
+        rule needs of a target, and not its logits (a fifth of a megabyte).
+        """
+        self._model, self._first_choices = model, first_choices
         self.info, self.max_length, self.hidden_size = model.info, model.max_length, model.hidden_size
         self.vocab_size, self.head_ids, self.can_branch = model.vocab_size, model.head_ids, model.can_branch
         self.kept_layers: tuple[int, ...] = ()
@@ -260,7 +244,7 @@ class RememberingModel(CachedModel):
         self._root = length
         self._steps: list[_Step] = []  # what the caller did
         self._done: list[_Step] = []  # what ``_model`` did
-        self._memory: dict[tuple, tuple[Any, tuple[torch.Tensor, ...]]] = {}
+        self._memory: dict[tuple, tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = {}
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -285,11 +269,11 @@ class RememberingModel(CachedModel):
         while self._steps and self._steps[-1].first >= length and not rows:  # it left no trace
             self._steps.pop()
         if rows or self.length > length:
-            self._steps.append(_Step(_Rewind(length, tuple(rows)), length, length + len(rows)))
+            self._steps.append(_Step(length, length + len(rows), rows=tuple(rows)))
 
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         place = None if branches is None else (branches.trunk, tuple(map(tuple, branches.paths)))
-        step = _Step(_Pass(tuple(ids), place), self.length, self.length + len(ids))
+        step = _Step(self.length, self.length + len(ids), tuple(ids), place)
         key = (self.kept_layers, tuple(self._steps), step)
         if key not in self._memory:
             self._memory[key] = self._compute(step)
@@ -297,11 +281,22 @@ class RememberingModel(CachedModel):
         answer, self.last_states = self._memory[key]
         return self._restored(answer)
 
-    def _compute(self, step: _Step) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    def _compute(self, step: _Step) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         self._catch_up()
         self._model.kept_layers = self.kept_layers
         logits = self._do(step)
         return self._kept(logits), tuple(one.clone() for one in self._model.last_states)
+
+    def _kept(self, logits: torch.Tensor) -> torch.Tensor:
+        if self._first_choices is None:
+            return logits.clone()
+        return logits[:, : self._first_choices].argmax(1, keepdim=True).cpu()
+
+    def _restored(self, kept: torch.Tensor) -> torch.Tensor:
+        """Logits [n, vocab]; where only first choices were kept, 1 for them and 0 elsewhere."""
+        if self._first_choices is None:
+            return kept
+        return torch.zeros(len(kept), self._first_choices).scatter_(1, kept, 1.0)
 
     def _catch_up(self) -> None:
         """Brings ``_model`` to the caller's state, with the passes that were answered from memory."""
@@ -317,33 +312,12 @@ class RememberingModel(CachedModel):
     def _do(self, step: _Step) -> Any:
         """Repeats one step on ``_model``; the logits of a pass."""
         self._done.append(step)
-        if isinstance(step.change, _Rewind):
-            return self._model.rewind(step.change.length, step.change.rows)
-        ids, place = list(step.change.ids), step.change.branches
-        if place is None:
-            return self._model.extend(ids)
-        return self._model.extend(ids, Branches(place[0], list(map(list, place[1]))))
-
-    def _kept(self, logits: torch.Tensor) -> Any:
-        return logits.clone()
-
-    def _restored(self, answer: Any) -> torch.Tensor:
-        return answer
-
-
-class RememberingTarget(RememberingModel):
-    """Keeps each row's first choice instead of its logits (a fifth of a megabyte): a greedy rule needs no more."""
-
-    def __init__(self, model: CachedModel, shared_vocabulary: int) -> None:
-        super().__init__(model)
-        self._shared = shared_vocabulary
-
-    def _kept(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits[:, : self._shared].argmax(1, keepdim=True).cpu()
-
-    def _restored(self, answer: torch.Tensor) -> torch.Tensor:
-        """Logits [n, vocab] that are 1 for each row's first choice and 0 elsewhere."""
-        return torch.zeros(len(answer), self._shared).scatter_(1, answer, 1.0)
+        if not step.ids:
+            return self._model.rewind(step.first, step.rows)
+        if step.branches is None:
+            return self._model.extend(list(step.ids))
+        trunk, paths = step.branches
+        return self._model.extend(list(step.ids), Branches(trunk, list(map(list, paths))))
 
 
 def remembering(pair: Pair) -> Pair:
@@ -353,10 +327,9 @@ def remembering(pair: Pair) -> Pair:
     """
     if pair.target.works_on_device:
         return pair
-    shared = shared_vocabulary(pair, [pair.default_draft])
     return replace(
         pair,
-        target=RememberingTarget(pair.target, shared),
+        target=RememberingModel(pair.target, shared_vocabulary(pair, [pair.default_draft])),
         load_draft=lambda name: (
             RememberingModel(pair.draft(name)) if abilities_of(pair, name).text_only else pair.draft(name)
         ),

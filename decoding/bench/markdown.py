@@ -16,8 +16,7 @@ SPEEDS = ("", "tokens/s", "range", "with prompt", "threads", "draft", "check", "
 def as_document(reports: Sequence[ReportData], command: str, gpu: str | None) -> str:
     """The command and the machine, then the reports."""
     machine = describe_machine(gpu)
-    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
-    made = f"`{command}` on {where}; torch {machine.torch}, transformers {machine.transformers}."
+    made = f"`{command}` on {machine.where}; torch {machine.torch}, transformers {machine.transformers}."
     return "\n\n".join(["# Benchmark", made, *map(as_markdown, reports)]) + "\n"
 
 

@@ -52,9 +52,9 @@ def memory_of(shape: Shape, weights: str) -> int:
     return int(SPARE * 2 * (parameters + cache) * (4 if weights == "float32" else 2))
 
 
-def make_models(shape: Shape, device: str, dtype: torch.dtype, noise: float = NOISE, seed: int = 0) -> tuple[Any, Any]:
+def make_models(shape: Shape, device: str, dtype: torch.dtype, noise: float = NOISE) -> tuple[Any, Any]:
     """transformers' modules of target and draft."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     target, draft = (_random_llama(shape, layers, device, dtype) for layers in (shape.layers, shape.draft_layers))
     with torch.no_grad():
         for layer in target.model.layers[shape.draft_layers :]:

@@ -20,7 +20,7 @@ from ..analysis.metrics import match_rate, static_opt, where_time_goes
 from ..analysis.seen import count_seen, seen_sentence
 from ..analysis.steadiness import how_timed, timings
 from ..records.run_file import load_run, to_plain
-from ..records.text import pieces, whole_text
+from ..records.text import counted, pieces, whole_text
 from ..records.trace import Costs, Iteration, Run, Token, Trace
 from .console import AsJson, out, print_json, visible
 
@@ -65,7 +65,7 @@ def show_run(run: Run, console: Console) -> None:
 
 def _heading(run: Run) -> Text:
     target, machine = run.pair.target, run.machine
-    where = machine.gpu or f"{machine.processor}, {target.threads} thread{'' if target.threads == 1 else 's'}"
+    where = machine.gpu or f"{machine.processor}, {counted(target.threads, 'thread')}"
     return Text.assemble(
         (run.pair.name, "bold"),
         f" · {target.dtype} on {where} · {target.engine} engine · rule {run.settings.rule} · {how_timed(run)}",

@@ -108,7 +108,7 @@ def _verdict(prepared: Prepared, reference: LaneRun | None, output: list[int]) -
     at = difference(output, reference.output)
     if at is None:
         return Verdict(same=True)
-    gap = _top_gap(prepared, reference.output[:at])
+    gap = _gap_after(prepared, reference.output[:at])
     exact = prepared.pair.target.info.dtype == "float32" and prepared.rule.name == "greedy"
     return Verdict(same=False, first_difference=at, gap=round(gap, 6), near_tie=exact and gap < NEAR_TIE)
 
@@ -119,13 +119,17 @@ def difference(output: list[int], expected: list[int]) -> int | None:
     return None if output == expected else next(unequal, min(len(output), len(expected)))
 
 
-def _top_gap(prepared: Prepared, output: list[int]) -> float:
+def _gap_after(prepared: Prepared, output: list[int]) -> float:
     """The gap between the target's two best logits after ``output``."""
     target = prepared.pair.target
     text = prepared.prompt.extended(output)
     prefill(target, text)
-    row = as_rows(target.extend(text.ids[-1:]))[-1, : prepared.rule.vocab_size]
-    second, best = np.sort(np.partition(row, -2)[-2:])
+    return top_gap(as_rows(target.extend(text.ids[-1:]))[-1, : prepared.rule.vocab_size])
+
+
+def top_gap(row: np.ndarray) -> float:
+    """The gap between the two best logits of a row."""
+    second, best = np.partition(row, -2)[-2:]
     return float(best - second)
 
 

@@ -17,7 +17,6 @@ The AUC is of the scores at all positions of the text, whatever the threshold; a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import isclose
 
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec, all_specs
@@ -111,8 +110,8 @@ def _quality(pairs: Sequence[tuple[bool, bool]]) -> dict[str, float]:
     right = sum(predicted and held for predicted, held in pairs)
     predicted = sum(predicted for predicted, _ in pairs)
     held = sum(held for _, held in pairs)
-    precision = right / predicted if predicted else 0.0
-    recall = right / held if held else 0.0
-    total = precision + recall
-    f1 = 0.0 if isclose(total, 0.0) else 2 * precision * recall / total
-    return {"f1": f1, "precision": precision, "recall": recall}
+    return {
+        "f1": 2 * right / (predicted + held) if predicted + held else 0.0,
+        "precision": right / predicted if predicted else 0.0,
+        "recall": right / held if held else 0.0,
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -156,7 +157,7 @@ class Collector:
             decision = yield from self._decisions(lanes, costs)
             lines.add({"costs": to_plain(costs), "decision": decision})
         record = lines.records[0]
-        self.costs = _COSTS.validate_json(json.dumps({**record["costs"], "decision": record["decision"]}))
+        self.costs = _read(_COSTS, {**record["costs"], "decision": record["decision"]})
 
     def _readings(self) -> Generator[Progress, None, Costs]:
         """Measures the cost curves on several prompts; checks for cancellation before each round of passes."""
@@ -304,11 +305,10 @@ class Collector:
     @cached_property
     def _digests(self) -> dict[str, str]:
         """Draft -> digest of its fitted policies: refitting makes old scores stale."""
-        folders = {draft: self.pair.draft_folders.get(draft) for draft in self.drafts}
         return {
-            draft: digest_of_files(_files_in(folder / FOLDER))
-            for draft, folder in folders.items()
-            if folder is not None
+            draft: digest_of_files(sorted(filter(Path.is_file, (folder / FOLDER).glob("*"))))
+            for draft, folder in self.pair.draft_folders.items()
+            if draft in self.drafts
         }
 
     def _check_cancel(self) -> None:
@@ -317,11 +317,11 @@ class Collector:
 
 
 def _read(adapter: TypeAdapter[T], data: Any) -> T:
-    """Raises UserError for an invalid chain or tree."""
+    """Raises UserError for a record that is none of this program's."""
     try:
         return adapter.validate_json(json.dumps(data))  # as JSON its keys may be text, and numbers must be numbers
     except (ValidationError, TypeError, ValueError) as error:
-        raise UserError("A recorded chain is damaged: delete the evaluation's folder and start over.") from error
+        raise UserError("A record is damaged: delete the evaluation's folder and start over.") from error
 
 
 def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_tokens: int) -> Prepared:
@@ -335,9 +335,5 @@ def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_toke
 
 def deadline(minutes: float | None) -> Callable[[], bool]:
     """A function that says whether ``minutes`` from now are over; never for None."""
-    end = None if minutes is None else monotonic() + 60 * minutes
-    return lambda: end is not None and monotonic() >= end
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.glob("*")) if path.is_file()]
+    end = math.inf if minutes is None else monotonic() + 60 * minutes
+    return lambda: monotonic() >= end

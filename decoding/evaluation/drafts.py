@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,7 @@ import numpy as np
 from ..analysis import theory
 from ..analysis.bootstrap import Bootstrap
 from ..comparison.prepare import abilities_of, model_info
-from ..lookahead.base import SL_CAP
-from ..lookahead.spec import PolicySpec, all_specs, learned_policies
-from ..loop.drafting import MODEL_FREE
+from ..lookahead.spec import PolicySpec, all_specs
 from ..records.suites import Prompt
 from ..records.trace import Costs
 from .collect import Collector
@@ -35,7 +33,7 @@ def evaluate_draft(
     tuning, samples = collector.samples(validation, name), collector.samples(test, name)
     best_sl = 1 + static_lanes(name).index(best_of(static_lanes(name), tuning, costs))
     certain = abilities_of(collector.pair, name).certain
-    best_lane = best_of(candidates(name, learned(collector, name), certain), tuning, costs, heads)
+    best_lane = best_of(candidates(name, heads, certain), tuning, costs, heads)
     info = model_info(collector.pair, name)
     draft = Draft(
         name=name,
@@ -61,19 +59,15 @@ def evaluate_draft(
     return draft, list(dict.fromkeys(found))  # the best policy may be a static one
 
 
-def learned(collector: Collector, draft: str) -> list[str]:
-    """The learned policies that were fitted for ``draft``."""
-    return [policy for policy in learned_policies() if policy in collector.heads(draft)]
-
-
 def decides(spec: PolicySpec) -> bool:
     """Whether the policy needs no fitting and chooses the SL itself."""
     return spec.adapts and not spec.learned
 
 
-def candidates(draft: str, learned: Sequence[str], certain: bool = False) -> list[str]:
+def candidates(draft: str, learned: Iterable[str], certain: bool = False) -> list[str]:
     """The candidates for a draft's best policy on validation, each with every second argument of its sweep.
 
+    ``learned``: the policies that were fitted for it.
     ``certain``: the draft's proposals have probability 1, and no policy can decide by them.
     """
     lanes = static_lanes(draft)
@@ -82,7 +76,7 @@ def candidates(draft: str, learned: Sequence[str], certain: bool = False) -> lis
             continue
         sweep = spec.argument.sweep[1::2] if spec.argument is not None else ()
         lanes += [f"{draft}/{name}:{value:g}" for value in sweep] or [f"{draft}/{name}"]
-    return lanes if draft in MODEL_FREE else lanes + [f"{draft}/{policy}" for policy in learned]
+    return lanes + [f"{draft}/{policy}" for policy in learned]
 
 
 def simulated_figures(sweep: Sequence[Replayed]) -> Iterator[Figure]:
@@ -97,10 +91,9 @@ def simulated_figures(sweep: Sequence[Replayed]) -> Iterator[Figure]:
         return costs.verify(n) + costs.start(n - 1, draft)
 
     match = next(one.value for one in match_rates(samples) if one.suite == ALL)
-    bootstrap, n = Bootstrap(len(samples)), len(samples)
     for sl, replayed in enumerate(sweep, start=1):
         predicted = theory.speedup(match, sl, costs.draft_step[draft], verifying, costs.overhead)
-        yield Figure(draft, replayed.policy, ALL, "speedup", *bootstrap.ratio(replayed.plain, replayed.cost), n)
+        yield replayed.speedup_figure()
         yield Figure(draft, replayed.policy, ALL, "predicted_speedup", predicted)
 
 
@@ -108,24 +101,21 @@ def best_figures(best: Replayed) -> Iterator[Figure]:
     """``speedup`` of the draft's best policy, by suite and over all, and its ``p95_token_s``: the 95th percentile over
     prompts of the time per token.
     """
-    for suite, indices in groups([sample.suite for sample in best.samples]).items():
-        part, n = best.pick(indices), len(indices)
-        yield Figure(best.draft, best.policy, suite, "speedup", *Bootstrap(n).ratio(part.plain, part.cost), n)
+    for suite, indices in groups(best.suites).items():
+        yield best.pick(indices).speedup_figure(suite)
     p95 = float(np.percentile(best.cost / best.tokens, 95) * best.costs.target_s)
     yield Figure(best.draft, best.policy, ALL, "p95_token_s", p95, n=len(best.samples))
 
 
 def clocked_figures(sweep: Sequence[Replayed], clock: ClockTable) -> Iterator[Figure]:
     """``clock_speedup`` of the SLs that were timed, and ``clock_simulated``, the simulated one on the same prompts."""
-    place = {sample.prompt: index for index, sample in enumerate(sweep[0].samples)}
-    timed = [place[prompt] for prompt in clock.prompts]
-    bootstrap, n = Bootstrap(len(timed)), len(timed)
+    n = len(clock.timed)
     for replayed in sweep:
         if replayed.lane in clock.seconds:
             draft, policy = replayed.draft, replayed.policy
-            speedup = bootstrap.ratio(clock.seconds[PLAIN], clock.seconds[replayed.lane])
+            speedup = Bootstrap(n).ratio(clock.seconds[PLAIN], clock.seconds[replayed.lane])
             yield Figure(draft, policy, ALL, "clock_speedup", *speedup, n)
-            yield Figure(draft, policy, ALL, "clock_simulated", replayed.pick(timed).speedup, n=n)
+            yield Figure(draft, policy, ALL, "clock_simulated", replayed.pick(clock.timed).speedup, n=n)
 
 
 def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> list[Figure]:
@@ -148,7 +138,7 @@ def break_even_c(sweep: Sequence[Replayed]) -> float:
 
     with n' the SL of each iteration; 0 if even a free draft gains nothing.
     """
-    return max(0.0, *map(_break_even, sweep[:SL_CAP]))
+    return max(0.0, *map(_break_even, sweep))
 
 
 def _break_even(replayed: Replayed) -> float:

@@ -6,14 +6,13 @@ terminal and on the page. Latency and speedup are by suite too, and once more fo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..analysis.bootstrap import Bootstrap, Interval, clock_noise
+from ..analysis.bootstrap import Bootstrap, clock_noise
 from ..analysis.metrics import match_rate, oracle_sls
 from ..lookahead.heads import Head
 from ..records.trace import Costs
@@ -22,7 +21,6 @@ from .losses import correct, losses, replay_judge
 from .results import ALL, ALWAYS_ACCEPT, PERFECT_JUDGE, PLAIN, STATIC_OPT, Figure
 from .samples import Replayed, Sample, groups, replay_lane, samples_by_suite
 
-Speedup = tuple[np.ndarray, np.ndarray]  # seconds of plain decoding and of a policy, by prompt
 PLACES = 20  # of an iteration in its text: buckets of the course of the oracle's SL
 PREDICTION, PASSES = "Accept prediction", "Passes"
 LOSSES, CORRECTIONS = "Where the time goes", "What holds a policy back"
@@ -30,7 +28,8 @@ LOSSES, CORRECTIONS = "Where the time goes", "What holds a policy back"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a policy over all suites, and how its column shows it.
+    """A figure of a policy over all suites, and how its column shows it: ``factor`` times its value, in the format
+    ``show``.
 
     ``of``: its value, None if the policy has no such figure; by default it is among those of :func:`predict`,
     :func:`losses` and :func:`correct`, or the lane's counts and their rates. ``beside``: another metric; the change
@@ -41,51 +40,40 @@ class Metric:
     name: str
     title: str  # of its column
     table: str
-    show: Callable[[float], str]
+    show: str
+    factor: float = 1.0
     of: Callable[[Replayed], float | None] | None = None
     beside: str = ""
     note: str = ""
 
 
-def count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
-def _decimals(n: int, factor: float = 1.0) -> Callable[[float], str]:
-    return lambda value: f"{factor * value:.{n}f}"
-
-
 METRICS = [
-    Metric("f1", "F1", PREDICTION, percent),
-    Metric("precision", "precision", PREDICTION, percent),
-    Metric("recall", "recall", PREDICTION, percent),
-    Metric("auc", "AUC of the score", PREDICTION, _decimals(2)),
-    Metric("target_passes", "target passes", PASSES, count),
-    Metric("draft_passes", "draft passes", PASSES, count),
-    Metric("tokens_per_target_pass", "tokens per pass", PASSES, _decimals(2)),
+    Metric("f1", "F1", PREDICTION, ".1%"),
+    Metric("precision", "precision", PREDICTION, ".1%"),
+    Metric("recall", "recall", PREDICTION, ".1%"),
+    Metric("auc", "AUC of the score", PREDICTION, ".2f"),
+    Metric("target_passes", "target passes", PASSES, ",.0f"),
+    Metric("draft_passes", "draft passes", PASSES, ",.0f"),
+    Metric("tokens_per_target_pass", "tokens per pass", PASSES, ".2f"),
     Metric(
         "guesses_per_tree",
         "guesses per tree",
         PASSES,
-        _decimals(1),
-        lambda one: one.counts.mean_sl if one.branches else None,
+        ".1f",
+        of=lambda one: one.counts.mean_sl if one.branches else None,
         note="Guesses per tree: of one target pass; tokens per pass minus one of them are accepted.",
     ),
-    Metric("discard_rate", "discard rate", PASSES, _decimals(3)),
-    Metric("verification_rate", "verification rate", PASSES, _decimals(3)),
-    Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3)),
-    Metric("check_s", "checking", LOSSES, _decimals(3, 1e3)),
-    Metric("decision_s", "deciding", LOSSES, _decimals(3, 1e3)),
-    Metric("loop_s", "loop", LOSSES, _decimals(3, 1e3)),
-    Metric("too_long_s", "thrown away", LOSSES, _decimals(3, 1e3)),
-    Metric("too_soon", "stopped too soon", LOSSES, _decimals(1, 100)),
-    Metric("as_it_is_s", "as it is", CORRECTIONS, _decimals(2, 1e3)),
+    Metric("discard_rate", "discard rate", PASSES, ".3f"),
+    Metric("verification_rate", "verification rate", PASSES, ".3f"),
+    Metric("draft_s", "drafting", LOSSES, ".3f", 1e3),
+    Metric("check_s", "checking", LOSSES, ".3f", 1e3),
+    Metric("decision_s", "deciding", LOSSES, ".3f", 1e3),
+    Metric("loop_s", "loop", LOSSES, ".3f", 1e3),
+    Metric("too_long_s", "thrown away", LOSSES, ".3f", 1e3),
+    Metric("too_soon", "stopped too soon", LOSSES, ".1f", 100),
+    Metric("as_it_is_s", "as it is", CORRECTIONS, ".2f", 1e3),
     *(
-        Metric(name, title, CORRECTIONS, _decimals(2, 1e3), beside="as_it_is_s")
+        Metric(name, title, CORRECTIONS, ".2f", 1e3, beside="as_it_is_s")
         for name, title in (
             ("free_decisions_s", "free decisions"),
             ("free_checks_s", "free checks"),
@@ -99,27 +87,26 @@ METRICS = [
 
 @dataclass(slots=True)
 class ClockTable:
-    """Clock readings: seconds of decoding by lane, parallel to ``prompts`` (medians over repeats)."""
+    """Clock readings; arrays are parallel to ``timed``, the places of the timed prompts among the samples."""
 
-    prompts: list[str] = field(default_factory=list)
-    suites: list[str] = field(default_factory=list)
-    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of text
-    seconds: dict[str, np.ndarray] = field(default_factory=dict)  # lane string -> [prompts]
+    timed: list[int]
+    tokens: np.ndarray  # of text
+    seconds: dict[str, np.ndarray]  # of decoding, by lane: medians over repeats
 
 
 def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> ClockTable:
     """What the clock read on the prompts of ``samples``; each reading has the same lanes."""
-    suites = {sample.prompt: sample.suite for sample in samples}
-    timed: dict[str, list[dict[str, Any]]] = {}
+    place = {sample.prompt: index for index, sample in enumerate(samples)}
+    timed: dict[int, list[dict[str, Any]]] = {}
     for reading in readings:
-        if reading["prompt"] in suites:
-            timed.setdefault(reading["prompt"], []).append(reading["lanes"])
+        if reading["prompt"] in place:
+            timed.setdefault(place[reading["prompt"]], []).append(reading["lanes"])
     seconds = {
         lane: np.array([np.median([one[lane]["decode_s"] for one in repeats]) for repeats in timed.values()])
         for lane in (readings[0]["lanes"] if timed else ())
     }
     tokens = np.array([repeats[0][PLAIN]["tokens"] for repeats in timed.values()])
-    return ClockTable(list(timed), [suites[prompt] for prompt in timed], tokens, seconds)
+    return ClockTable(list(timed), tokens, seconds)
 
 
 def policy_figures(
@@ -141,7 +128,7 @@ def policy_figures(
         found += [Figure(draft, label, ALL, name, value, n=len(samples)) for name, value in values[lane].items()]
     replayed = {label: by_lane[lane] for label, lane in lanes.items()}
     found += _simulated(replayed | {PERFECT_JUDGE: replay_judge(samples, costs)})
-    if clock is not None and clock.prompts and PLAIN in clock.seconds:
+    if clock is not None and clock.timed:
         found += _clocked(replayed, clock)
     return found
 
@@ -159,44 +146,29 @@ def metric_values(replayed: Replayed) -> dict[str, float]:
 def _simulated(replayed: Mapping[str, Replayed]) -> Iterator[Figure]:
     first = next(iter(replayed.values()))
     unit, lanes = first.costs.target_s, {label: one.lane for label, one in replayed.items()}
-    seconds = {label: one.cost * unit for label, one in replayed.items()}
-    for suite, chosen in groups([sample.suite for sample in first.samples]).items():
-        plain, tokens = first.plain[chosen] * unit, first.tokens[chosen]
-        yield from _timings(first.draft, suite, lanes, _picked(seconds, chosen), plain, tokens)
+    for suite, chosen in groups(first.suites).items():
+        seconds = {label: one.cost[chosen] * unit for label, one in replayed.items()}
+        yield from _timings(first.draft, suite, lanes, seconds, first.plain[chosen] * unit, first.tokens[chosen])
 
 
 def _clocked(replayed: Mapping[str, Replayed], clock: ClockTable) -> Iterator[Figure]:
     """Latency and speedup on the clock; ``clock_over_simulated``: the speedup over that simulated on the same prompts,
     minus one; ``clock_noise``: half of the 95% interval that timing noise alone leaves to ``clock_cut``.
     """
-    first = next(iter(replayed.values()))
-    place = {sample.prompt: index for index, sample in enumerate(first.samples)}
-    timed, draft = [place[prompt] for prompt in clock.prompts], first.draft
-    lanes = {label: one.lane for label, one in replayed.items() if one.lane in clock.seconds}
-    seconds = {label: clock.seconds[lane] for label, lane in lanes.items()}
-    simulated = {label: replayed[label].cost[timed] for label in lanes}
-    simulated_plain, plain = first.plain[timed], clock.seconds[PLAIN]
-    for suite, chosen in groups(clock.suites).items():
-        there, expected = _picked(seconds, chosen), _picked(simulated, chosen)
-        yield from _timings(draft, suite, lanes, there, plain[chosen], clock.tokens[chosen], "clock_")
+    timed = {label: one.pick(clock.timed) for label, one in replayed.items() if one.lane in clock.seconds}
+    first, lanes = next(iter(timed.values())), {label: one.lane for label, one in timed.items()}
+    for suite, chosen in groups(first.suites).items():
+        seconds = {label: clock.seconds[lane][chosen] for label, lane in lanes.items()}
+        expected = {label: one.cost[chosen] for label, one in timed.items()}
+        plain, expected_plain = clock.seconds[PLAIN][chosen], first.plain[chosen]
+        yield from _timings(first.draft, suite, lanes, seconds, plain, clock.tokens[chosen], "clock_")
         bootstrap = Bootstrap(len(chosen))
-        for label, ours in there.items():
-            excess = _excess(bootstrap, (plain[chosen], ours), (simulated_plain[chosen], expected[label]))
-            yield Figure(draft, label, suite, "clock_over_simulated", *excess, len(chosen))
-            if STATIC_OPT in there and lanes[label] != lanes[STATIC_OPT]:
-                noise = clock_noise(ours, there[STATIC_OPT], expected[label], expected[STATIC_OPT])
-                yield Figure(draft, label, suite, "clock_noise", noise, n=len(chosen))
-
-
-def _excess(bootstrap: Bootstrap, timed: Speedup, simulated: Speedup) -> Interval:
-    """One speedup over another, minus one, all paired by prompt."""
-    return bootstrap.interval(
-        lambda total: total(timed[0]) / total(timed[1]) / (total(simulated[0]) / total(simulated[1])) - 1.0
-    )
-
-
-def _picked(seconds: Mapping[str, np.ndarray], chosen: Sequence[int]) -> dict[str, np.ndarray]:
-    return {label: spent[chosen] for label, spent in seconds.items()}
+        for label, ours in seconds.items():
+            excess = bootstrap.excess((plain, ours), (expected_plain, expected[label]))
+            yield Figure(first.draft, label, suite, "clock_over_simulated", *excess, len(chosen))
+            if STATIC_OPT in seconds and lanes[label] != lanes[STATIC_OPT]:
+                noise = clock_noise(ours, seconds[STATIC_OPT], expected[label], expected[STATIC_OPT])
+                yield Figure(first.draft, label, suite, "clock_noise", noise, n=len(chosen))
 
 
 def _timings(
@@ -248,26 +220,23 @@ def oracle_lengths(samples: Sequence[Sample]) -> Iterator[Figure]:
     draft = samples[0].chain.draft
     for suite, some in samples_by_suite(samples).items():
         texts = [oracle_sls(sample.chain) for sample in some]
-        lengths = np.array([length for text in texts for length in text], dtype=float)
+        lengths = np.concatenate(texts)
+        places = np.concatenate([_places(len(text)) for text in texts])
         n = len(lengths)
         yield Figure(draft, "", suite, "oracle_sl", float(lengths.mean()), n=n)
         yield Figure(draft, "", suite, "oracle_sl_sd", float(lengths.std()), n=n)
-        for place, bucket in enumerate(_by_place(texts)):
-            if bucket:
-                at = (place + 0.5) / PLACES
-                yield Figure(draft, "", suite, f"oracle_sl@{at:g}", float(np.mean(bucket)), n=len(bucket))
+        for place in np.unique(places):
+            bucket = lengths[places == place]
+            at = (place + 0.5) / PLACES
+            yield Figure(draft, "", suite, f"oracle_sl@{at:g}", float(bucket.mean()), n=len(bucket))
         if suite == ALL:
-            for length, found in sorted(Counter(map(int, lengths)).items()):
-                yield Figure(draft, "", suite, f"oracle_iterations@{length}", found, n=n)
+            for length, found in zip(*np.unique(lengths, return_counts=True)):
+                yield Figure(draft, "", suite, f"oracle_iterations@{length}", float(found), n=n)
 
 
-def _by_place(texts: Iterable[Sequence[int]]) -> list[list[int]]:
-    buckets: list[list[int]] = [[] for _ in range(PLACES)]
-    for text in texts:
-        for index, length in enumerate(text):
-            place = index / (len(text) - 1) if len(text) > 1 else 0.0
-            buckets[min(PLACES - 1, int(place * PLACES))].append(length)
-    return buckets
+def _places(n: int) -> np.ndarray:
+    """The buckets of a text's ``n`` iterations."""
+    return np.minimum(PLACES * np.arange(n) // max(1, n - 1), PLACES - 1)
 
 
 def sweep_figures(

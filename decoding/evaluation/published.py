@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from ..records.text import counted
 from .results import STATIC_OPT, EvaluationResult, Figure
-from .table import Cell, Table, cell, counted, percent_interval, times
+from .table import Cell, Table, cell, percent_interval, times
 
 COLUMNS = {
     "heuristic": "heuristic",
@@ -92,9 +93,8 @@ def _speedup_table(result: EvaluationResult) -> Table:
         "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
         "In square brackets: 95% intervals over prompts. CNN-DM and Alpaca were not run here."
     )
-    machine = result.setting.machine
-    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
-    here = f"{result.setting.pair} with {result.setting.draft}, {where}, greedy"
+    setting = result.setting
+    here = f"{setting.pair} with {setting.draft}, {setting.machine.where}, greedy"
     rows = [
         [*names, Cell(row.setting if row else here), *cells]
         for names, row, cells in _rows(result, COLUMNS, "speedup", times)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..files import safe_name
+from ..records.text import counted
 from ..records.trace import Costs
 from .advice import Recommendation, recommend
-from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric, count, percent
+from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric
 from .options import EvaluationOptions
 from .published import papers_tables, published_figures
 from .results import (
@@ -30,7 +31,6 @@ from .table import (
     Column,
     Table,
     cell,
-    counted,
     make_table,
     milliseconds,
     percent_interval,
@@ -40,16 +40,13 @@ from .table import (
 )
 from .trees import trees_table
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 WORK = Path("build") / "evaluation"  # what evaluations collect
 
 
 def tables_of(result: EvaluationResult) -> list[Table]:
     """All tables of ``result``, of either kind."""
     if result.drafts:
-        return drafts_tables(result)
+        return [_drafts_table(result), *([_drafts_by_suite(result)] if len(result.suites) > 1 else [])]
     return [
         *speedup_tables(result),
         *papers_tables(result),
@@ -80,23 +77,23 @@ _OF_SIMULATION = "Over simulated: how far the speedup is above that simulated on
 
 def _latency_table(result: EvaluationResult, prefix: str) -> Table:
     tokens, oracle = result.find(f"{prefix}tokens"), result.find(f"{prefix}latency_s", "oracle")
-    title, how = "Latency and speedup", "Simulated from chains and cost curves: "
-    how += f"{tokens.n} prompts, {tokens.value:,.0f} tokens" if tokens else ""
+    counts = f"{counted(tokens.n or 0, 'prompt')}, {tokens.value:,.0f} tokens" if tokens else ""
+    title, how = "Latency and speedup", f"Simulated from chains and cost curves: {counts}"
     if prefix:
         title, how = "Latency and speedup on the clock", _clock_note(result)
 
-    def behind(figure: Figure) -> Cell:
-        change = figure.value / oracle.value - 1 if oracle else None
+    def behind(label: str) -> Cell:
+        change = result.value(f"{prefix}latency_s", label) / oracle.value - 1 if oracle else None
         return Cell() if change is None else Cell(signed(change), change)
 
-    def column(title: str, name: str, show: Callable[[Figure], str], note: str = "") -> Column:
+    def column(title: str, name: str, show: Callable[[Figure], str] | str, note: str = "") -> Column:
         return Column(title, lambda label: cell(result.find(f"{prefix}{name}", label), show), note)
 
     columns = [
         column("ms/token", "latency_s", milliseconds),
         column("speedup", "speedup", times),
         column("ahead of static-opt", "cut", percent_interval),
-        Column("behind oracle", lambda label: behind(result.need(f"{prefix}latency_s", label))),
+        Column("behind oracle", behind),
         column("timing", "noise", lambda one: f"\u00b1 {one.value:.1%}", _OF_TIMING),
         column("over simulated", "over_simulated", percent_interval, _OF_SIMULATION),
     ]
@@ -132,7 +129,7 @@ def _suite_table(result: EvaluationResult, prefix: str) -> Table:
         ahead = f" ({signed(cut.value)})" if cut else ""
         return cell(result.find(f"{prefix}speedup", label, suite), lambda one: f"{one.value:.2f}×{ahead}")
 
-    columns = [Column(suite, lambda label, suite=suite: speedup_and_cut(label, suite)) for suite in result.suites]  # type: ignore[misc]
+    columns = [Column(suite, partial(speedup_and_cut, suite=suite)) for suite in result.suites]
     how = "On the clock" if prefix else "Simulated"
     note = "Speedup over plain decoding; in brackets: how far the latency is below static-opt's."
     return make_table(f"{how}, by suite", note, "policy", _named(result, [f"{prefix}speedup"], result.suites), columns)
@@ -143,10 +140,7 @@ def _metric_table(result: EvaluationResult, title: str) -> Table:
     note, sentence = _NOTES[title]
     metrics = [metric for metric in METRICS if metric.table == title]
     names = _named(result, [metric.name for metric in metrics])
-    columns = [
-        Column(one.title, lambda label, one=one: _metric_cell(result, one, label), one.note)  # type: ignore[misc]
-        for one in metrics
-    ]
+    columns = [Column(one.title, partial(_metric_cell, result, one), one.note) for one in metrics]
     return make_table(title, note + sentence(result), "policy", names, columns)
 
 
@@ -155,7 +149,7 @@ def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
 
     def show(figure: Figure) -> str:
         change = f" ({signed(figure.value / beside.value - 1)})" if beside else ""
-        return f"{metric.show(figure.value)}{change}"
+        return f"{metric.factor * figure.value:{metric.show}}{change}"
 
     return cell(result.find(metric.name, label), show)
 
@@ -163,19 +157,19 @@ def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
 def _f1_sentence(result: EvaluationResult) -> str:
     """The possible gain in F1: the distance of static-opt from 1, and the best that the scores could reach."""
     opt, always = result.find("f1", STATIC_OPT), result.find("f1", ALWAYS_ACCEPT)
-    best = ", ".join(f"{one.policy} {percent(one.value)}" for one in result.figures if one.metric == "best_f1")
+    best = ", ".join(f"{one.policy} {one.value:.1%}" for one in result.figures if one.metric == "best_f1")
     if opt is None or always is None or not best:
         return ""
     return (
         f" Static-opt's F1 is {100 * (1 - opt.value):.1f} points below 100%. The highest F1 that any threshold of a "
-        f"score would reach on these texts: {best}; always-accept: {percent(always.value)}."
+        f"score would reach on these texts: {best}; always-accept: {always.value:.1%}."
     )
 
 
 def _judge_sentence(result: EvaluationResult) -> str:
     speedup, cut = result.find("speedup", PERFECT_JUDGE), result.find("cut", PERFECT_JUDGE)
     if speedup is None:
-        return " "
+        return ""
     ahead = f", {cut.value:+.1%} against static-opt" if cut else ""
     latency, oracle = result.value("latency_s", PERFECT_JUDGE), result.find("latency_s", "oracle")
     behind = f", {latency / oracle.value - 1:.1%} behind the oracle" if oracle else ""
@@ -211,13 +205,13 @@ _NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table ->
 
 
 def _oracle_table(result: EvaluationResult) -> Table:
-    def column(title: str, metric: str, show: Callable[[Figure], str]) -> Column:
+    def column(title: str, metric: str, show: str) -> Column:
         return Column(title, lambda suite: cell(result.find(metric, suite=suite), show))
 
     columns = [
-        column("match rate", "match_rate", lambda one: percent(one.value)),
-        column("oracle SL, mean", "oracle_sl", lambda one: f"{one.value:.1f}"),
-        column("standard deviation", "oracle_sl_sd", lambda one: f"{one.value:.1f}"),
+        column("match rate", "match_rate", ".1%"),
+        column("oracle SL, mean", "oracle_sl", ".1f"),
+        column("standard deviation", "oracle_sl_sd", ".1f"),
         Column("iterations", lambda suite: _iterations(result.find("oracle_sl", suite=suite))),
     ]
     suites = {suite: suite for suite in result.suites if result.find("oracle_sl", suite=suite)}
@@ -226,22 +220,17 @@ def _oracle_table(result: EvaluationResult) -> Table:
 
 
 def _iterations(figure: Figure | None) -> Cell:
-    return Cell() if figure is None or figure.n is None else Cell(count(figure.n), figure.n)
+    return Cell() if figure is None or figure.n is None else Cell(f"{figure.n:,}", figure.n)
 
 
 # -- the drafts ----------------------------------------------------------------------------------------
-
-
-def drafts_tables(result: EvaluationResult) -> list[Table]:
-    """Every draft's cost, match rate and speedup."""
-    return [_drafts_table(result), *([_drafts_by_suite(result)] if len(result.suites) > 1 else [])]
 
 
 def _drafts_table(result: EvaluationResult) -> Table:
     drafts = {draft.name: draft for draft in result.drafts}
 
     def column(
-        title: str, metric: str, show: Callable[[Figure], str], policy: Callable[[str], str] = lambda name: ""
+        title: str, metric: str, show: Callable[[Figure], str] | str, policy: Callable[[str], str] = lambda name: ""
     ) -> Column:
         return Column(title, lambda name: cell(result.find(metric, policy(name), draft=name), show))
 
@@ -256,14 +245,14 @@ def _drafts_table(result: EvaluationResult) -> Table:
     columns = [
         Column("parameters", parameters),
         Column("layers x width", shape),
-        column("c", "c", lambda one: f"{one.value:.3f}"),
-        column("match rate", "match_rate", lambda one: percent(one.value)),
+        column("c", "c", ".3f"),
+        column("match rate", "match_rate", ".1%"),
         Column("best SL", lambda name: Cell(str(drafts[name].best_sl), drafts[name].best_sl)),
         column("speedup at it", "speedup", times, lambda name: f"static:{drafts[name].best_sl}"),
         Column("best policy", lambda name: Cell(drafts[name].best_lane)),
         column("its speedup", "speedup", times, lambda name: drafts[name].best_policy),
         column("p95 ms per token", "p95_token_s", milliseconds, lambda name: drafts[name].best_policy),
-        column("break-even c", "break_even_c", lambda one: f"{one.value:.2f}"),
+        column("break-even c", "break_even_c", ".2f"),
     ]
     note = (
         "c: time of a draft step / time of a target pass. Best SL and best policy were chosen on validation prompts; "
@@ -276,9 +265,9 @@ def _drafts_by_suite(result: EvaluationResult) -> Table:
     best = {draft.name: draft.best_policy for draft in result.drafts}
 
     def speedup(name: str, suite: str) -> Cell:
-        return cell(result.find("speedup", best[name], suite, name), lambda one: f"{one.value:.2f}")
+        return cell(result.find("speedup", best[name], suite, name), ".2f")
 
-    columns = [Column(suite, lambda name, suite=suite: speedup(name, suite)) for suite in result.suites]  # type: ignore[misc]
+    columns = [Column(suite, partial(speedup, suite=suite)) for suite in result.suites]
     note = "Each draft with its best policy."
     return make_table("Speedup by suite", note, "draft", {name: name for name in best}, columns)
 
@@ -288,12 +277,11 @@ def _drafts_by_suite(result: EvaluationResult) -> Table:
 
 def setting_lines(setting: Setting) -> list[str]:
     """The setting of the evaluation, in sentences."""
-    machine, costs = setting.machine, setting.costs
+    costs = setting.costs
     drafts = ", ".join(f"{name} {c:.3f}" for name, c in costs.draft_step.items())
-    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
     return [
         f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft} in {setting.draft_dtype}, "
-        f"{counted(setting.threads, 'thread')}, on {where}; {setting.created}.",
+        f"{counted(setting.threads, 'thread')}, on {setting.machine.where}; {setting.created}.",
         f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; all choices were made on "
         f"{setting.validation_prompts} validation prompts.",
@@ -336,8 +324,8 @@ def advice_markdown(advice: Recommendation) -> str:
     )
 
 
-def long_table(results: Iterable[EvaluationResult]) -> pd.DataFrame:
-    """All figures of ``results``, and the papers' for their data sets (as pairs of the papers' names)."""
+def to_csv(results: Iterable[EvaluationResult]) -> str:
+    """The long table: all figures of ``results``, and the papers' for their data sets (as pairs of their names)."""
     import pandas as pd
 
     parts = []
@@ -347,11 +335,7 @@ def long_table(results: Iterable[EvaluationResult]) -> pd.DataFrame:
             columns=result.frame.columns,
         ).astype({"n": "Int64"})
         parts += [result.frame, theirs] if len(theirs) else [result.frame]
-    return pd.concat(parts, ignore_index=True)
-
-
-def to_csv(results: Iterable[EvaluationResult]) -> str:
-    return long_table(results).to_csv(index=False, lineterminator="\n")
+    return pd.concat(parts, ignore_index=True).to_csv(index=False, lineterminator="\n")
 
 
 def write_report(result: EvaluationResult, folder: Path) -> list[Path]:

@@ -9,7 +9,6 @@ read off the clock, all others are simulated from chains and cost curves. :mod:`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -117,7 +116,7 @@ class EvaluationResult:
     __pydantic_config__ = _STRICT
     setting: Setting
     figures: list[Figure]
-    lanes: dict[Text, Text] = field(default_factory=dict)  # a policy's label in the tables -> the lane that ran
+    lanes: dict[Text, Text] = field(default_factory=dict)  # a policy's label, in the tables' order -> the lane that ran
     drafts: list[Draft] = field(default_factory=list)  # cheapest first
     schema: Literal["speculoscope.evaluation/2"] = SCHEMA
 
@@ -151,13 +150,13 @@ class EvaluationResult:
             raise UserError(f"This evaluation lacks the {metric} of {of or 'the draft'}: run it again.")
         return found
 
-    def curve(self, metric: str, policy: str = "", suite: str = ALL) -> dict[float, float]:
-        """Place -> value of ``metric@place``."""
+    def curve(self, metric: str, suite: str = ALL) -> dict[float, float]:
+        """Place -> value of the draft's ``metric@place``."""
         begin = f"{metric}@"
         return {
             float(one.metric.removeprefix(begin)): one.value
             for one in self.figures
-            if one.metric.startswith(begin) and (one.policy, one.suite) == (policy, suite)
+            if one.metric.startswith(begin) and (one.policy, one.suite) == ("", suite)
         }
 
     def by_sl(self, draft: str, metric: str = "speedup") -> dict[int, Figure]:
@@ -172,18 +171,13 @@ class EvaluationResult:
         return [ALL, *(self.setting.prompts if len(self.setting.prompts) > 1 else ())]
 
     @property
-    def policies(self) -> list[str]:
-        """The labels of the policies, in the tables' order."""
-        return list(self.lanes)
-
-    @property
     def static_opt(self) -> int:
         """The best static SL; 0 for drafts."""
         return int(self.lanes.get(STATIC_OPT, ":0").partition(":")[2])
 
-    def clocked(self, suites: Iterable[str] = (ALL,)) -> int:
+    def clocked(self) -> int:
         """The most prompts on which any policy ran on the clock."""
-        found = (one.n or 0 for one in self.figures if one.metric == "clock_speedup" and one.suite in suites)
+        found = (one.n or 0 for one in self.figures if (one.metric, one.suite) == ("clock_speedup", ALL))
         return max(found, default=0)
 
 

@@ -8,15 +8,16 @@ from functools import cached_property
 
 import numpy as np
 
+from ..analysis.bootstrap import Bootstrap
 from ..analysis.counts import Counts
 from ..analysis.trees import Growth, simulate_trees
 from ..analysis.whatif import Replay, Simulated
-from ..lookahead.base import LookaheadPolicy, TreePolicy
+from ..lookahead.base import SL_CAP, LookaheadPolicy, TreePolicy
 from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..records.trace import Costs
-from .results import ALL
+from .results import ALL, Figure
 
 
 @dataclass(kw_only=True)
@@ -52,6 +53,11 @@ class Replayed:
     def policy(self) -> str:
         """The lane without its draft, as in the long table."""
         return self.lane.rpartition("/")[2]
+
+    @property
+    def suites(self) -> list[str]:
+        """Of the samples."""
+        return [one.suite for one in self.samples]
 
     @cached_property
     def plain(self) -> np.ndarray:
@@ -91,6 +97,11 @@ class Replayed:
         samples = [self.samples[i] for i in indices]
         return replace(self, samples=samples, simulated=[self.simulated[i] for i in indices])
 
+    def speedup_figure(self, suite: str = ALL, metric: str = "speedup") -> Figure:
+        """The speedup over these samples as a row of the long table, with its interval over prompts."""
+        interval = Bootstrap(len(self.samples)).ratio(self.plain, self.cost)
+        return Figure(self.draft, self.policy, suite, metric, *interval, len(self.samples))
+
 
 def groups(suites: Sequence[str]) -> dict[str, list[int]]:
     """Indices of all prompts (ALL), and of those of each suite."""
@@ -122,5 +133,5 @@ def best_of(
     return max(lanes, key=lambda lane: replay_lane(lane, samples, costs, heads).speedup)
 
 
-def static_lanes(draft: str | None = None, longest: int = 20) -> list[str]:
-    return [f"{draft}/static:{sl}" if draft else f"static:{sl}" for sl in range(1, longest + 1)]
+def static_lanes(draft: str | None = None) -> list[str]:
+    return [f"{draft}/static:{sl}" if draft else f"static:{sl}" for sl in range(1, SL_CAP + 1)]

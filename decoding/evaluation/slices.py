@@ -42,7 +42,7 @@ class Slices:
             own = replace(prepared(), pair=self._pair_of(text))
             runs[text] = LaneRun(own, parse_lane(text), self._costs, chains.get(text))
         with no_garbage_collection():  # the first lane to end must not enable it for the others
-            _take_turns(runs, self._cancelled, SLICE_S if self._pair.can_fork else None)
+            _take_turns(runs, self._cancelled, SLICE_S if self._pair.can_fork else math.inf)
         return runs
 
     def _pair_of(self, lane: str) -> Pair:
@@ -53,8 +53,8 @@ class Slices:
         return self._forks[lane]
 
 
-def _take_turns(runs: Mapping[str, LaneRun], cancelled: Callable[[], bool], seconds: float | None) -> None:
-    """Decodes all ``runs`` to the end in slices of ``seconds`` (None: one after another)."""
+def _take_turns(runs: Mapping[str, LaneRun], cancelled: Callable[[], bool], seconds: float) -> None:
+    """Decodes all ``runs`` to the end in slices of ``seconds`` (infinity: one after another)."""
     unfinished = {lane: run.decode(cancelled) for lane, run in runs.items()}
     length = dict.fromkeys(runs, 0)  # of the texts so far
     while unfinished:
@@ -64,9 +64,9 @@ def _take_turns(runs: Mapping[str, LaneRun], cancelled: Callable[[], bool], seco
         length[lane] = len(runs[lane].output)
 
 
-def _decode_for(decoding: Iterator[object], seconds: float | None) -> bool:
-    """Decodes for ``seconds`` (None: to the end). Returns whether the end was reached."""
-    end = math.inf if seconds is None else perf_counter() + seconds
+def _decode_for(decoding: Iterator[object], seconds: float) -> bool:
+    """Decodes for ``seconds``. Returns whether the end was reached."""
+    end = perf_counter() + seconds
     for _ in decoding:
         if perf_counter() >= end:
             return False

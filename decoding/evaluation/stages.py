@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +28,7 @@ from ..loop.drafting import MODEL_FREE
 from ..records.machine import describe_machine
 from ..records.suites import Prompt, load_suite, suites_for
 from .collect import Collector, Steps
-from .drafts import CLOCKED_SLS, decides, evaluate_draft, learned, plain_on_clock
+from .drafts import CLOCKED_SLS, decides, evaluate_draft, plain_on_clock
 from .figures import clock_table, draft_figures, policy_figures, sweep_figures
 from .options import EvaluationOptions, check_options
 from .results import ALL, PLAIN, STATIC_OPT, TREE_OPT, EvaluationResult, Figure, Progress, Setting
@@ -160,7 +159,7 @@ class Evaluation(ABC):
             prompts=dict(Counter(sample.suite for sample in self.samples(self.test, draft))),
             validation_prompts=len(self.collector.ready(self.validation)),
             clock_repeats=options.repeats,
-            costs=replace(self.collector.costs),
+            costs=self.collector.costs,
             notes=list(notes),
         )
 
@@ -231,7 +230,7 @@ class DraftsEvaluation(Evaluation):
 
     def costs(self) -> Steps:
         decided = [lane for lane in evaluated_lanes() if decides(parse_lane(lane).spec)]
-        lanes = [*decided, *learned(self.collector, self.collector.pair.default_draft)]
+        lanes = [*decided, *self.collector.heads(self.collector.pair.default_draft)]
         yield from self.collector.measure(lanes, "costs-drafts")
 
     def clocked_lanes(self) -> list[str]:

@@ -45,9 +45,11 @@ def make_table(title: str, note: str, first: str, names: Mapping[str, str], colu
     return Table(title, " ".join(notes), [first, *(column.title for column, _ in shown)], rows)
 
 
-def cell(figure: Figure | None, show: Callable[[Figure], str]) -> Cell:
-    """The figure as ``show`` writes it; empty if there is none."""
-    return Cell() if figure is None else Cell(show(figure), figure.value)
+def cell(figure: Figure | None, show: Callable[[Figure], str] | str) -> Cell:
+    """The figure as ``show`` writes it (a function, or the format of its value); empty if there is none."""
+    if figure is None:
+        return Cell()
+    return Cell(f"{figure.value:{show}}" if isinstance(show, str) else show(figure), figure.value)
 
 
 def times(figure: Figure) -> str:
@@ -70,11 +72,6 @@ def signed(change: float) -> str:
     """A change in percent, with its sign, or "0.0%" without one if it rounds to that."""
     text = f"{change:+.1%}"
     return "0.0%" if text in ("+0.0%", "-0.0%") else text
-
-
-def counted(n: int, what: str) -> str:
-    """ "1 thread", "2 threads"."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def to_markdown(title: str, lines: Iterable[str], tables: Iterable[Table], more: str = "") -> str:

@@ -7,6 +7,7 @@ The costs tried here keep all that was measured but v(n), of whose growth they l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from ..analysis.bootstrap import Bootstrap
 from ..analysis.whatif import with_costs
@@ -83,7 +84,7 @@ def tree_figures(
         there = grown(costs, draft, growth)
         best = best_of(chains, validation, there, heads)
         chain = replay_lane(best, samples, there, heads)
-        yield Figure(draft, best, ALL, f"best_chain@{growth}", *bootstrap.ratio(chain.plain, chain.cost), n)
+        yield chain.speedup_figure(metric=f"best_chain@{growth}")
         for label, lane in tuned_lanes(trees, validation, there).items():
             tree = replay_lane(lane, samples, there)
             yield Figure(draft, label, ALL, f"tree_speedup@{growth}", *bootstrap.ratio(tree.plain, tree.cost), n)
@@ -101,20 +102,20 @@ def trees_table(result: EvaluationResult) -> Table | None:
         value = grown(costs, draft, growth).verify(n)
         return Cell(f"{value:.2f}", value)
 
+    def speedup(growth: str, label: str) -> Cell:
+        return cell(result.find(f"tree_speedup@{growth}", label), times)
+
+    def ahead(growth: str, label: str) -> Cell:
+        return cell(result.find(f"tree_cut@{growth}", label), percent_interval)
+
     columns = [
-        *(Column(f"v({n})", lambda growth, n=n: v(growth, n)) for n in (6, 9, 17)),  # type: ignore[misc]
+        *(Column(f"v({n})", partial(v, n=n)) for n in (6, 9, 17)),
         Column("best chain", lambda growth: Cell(best[growth].policy)),
         Column("its speedup", lambda growth: cell(best[growth], times)),
     ]
     for label in filter(is_tree, result.lanes):
-
-        def speedup(growth: str, label: str = label) -> Cell:
-            return cell(result.find(f"tree_speedup@{growth}", label), times)
-
-        def ahead(growth: str, label: str = label) -> Cell:
-            return cell(result.find(f"tree_cut@{growth}", label), percent_interval)
-
-        columns += [Column(label, speedup), Column("ahead of the best chain", ahead)]
+        columns.append(Column(label, partial(speedup, label=label)))
+        columns.append(Column("ahead of the best chain", partial(ahead, label=label)))
     note = (
         "Simulated on the test prompts at costs that were not measured: of v(n), the time of a target pass over n "
         "tokens, only a part of the growth is left, as on processors that verify several tokens in the time of one. "

@@ -89,8 +89,7 @@ def _corners(shape: str) -> list[tuple[float, float]]:
     if shape == "star":
         radii = [0.48 if number % 2 == 0 else 0.2 for number in range(10)]
         return [(0.5 + r * sin(n * pi / 5), 0.52 - r * cos(n * pi / 5)) for n, r in enumerate(radii)]
-    turns = [
-        number * pi / 30 for number in range(60)
-    ]  # a heart, as 16 sin^3 t, 13 cos t - 5 cos 2t - 2 cos 3t - cos 4t
+    # a heart, as 16 sin^3 t, 13 cos t - 5 cos 2t - 2 cos 3t - cos 4t
+    turns = [number * pi / 30 for number in range(60)]
     heights = [13 * cos(t) - 5 * cos(2 * t) - 2 * cos(3 * t) - cos(4 * t) for t in turns]
     return [(0.5 + 0.46 * sin(t) ** 3, 0.45 - height / 36) for t, height in zip(turns, heights, strict=True)]

@@ -44,6 +44,11 @@ def in_words(n: int) -> str:
     return _NUMBERS[n] if n < len(_NUMBERS) else str(n)
 
 
+def counted(n: int, what: str) -> str:
+    """ "1 thread", "2 threads"."""
+    return f"{n:,} {what}" + ("" if n == 1 else "s")
+
+
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as Markdown."""
     lines = [head, ["---"] * len(head), *rows]

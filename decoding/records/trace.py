@@ -252,6 +252,11 @@ class Machine:
     torch: ShortText
     transformers: ShortText
 
+    @property
+    def where(self) -> str:
+        """What the models ran on, in words."""
+        return self.gpu or f"{self.processor}, {self.cores} cores"
+
 
 @dataclass(slots=True)
 class Costs:

@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 
 from decoding.analysis.theory import expected_tokens
 from decoding.evaluation.results import ALL, PLAIN, Draft, EvaluationResult, Figure
-from decoding.evaluation.table import counted
 from decoding.lookahead.base import SL_CAP
+from decoding.records.text import counted
 
 from ..player.names import lane_name
 from .drawing import DOTTED, INK, MUTED, Drawing, error_bars, plain

@@ -9,7 +9,7 @@ from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import how_timed, timings, wavering
 from decoding.lookahead.lanes import is_usable
 from decoding.records.pairs import about_pair
-from decoding.records.text import in_words
+from decoding.records.text import counted, in_words
 from decoding.records.trace import Costs, Run, Trace
 
 from .names import lane_name
@@ -60,14 +60,14 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
     ratio = _median_speedup(run, trace)
     n, name = len(trace.output), lane_name(trace.lane)
     if run.baseline is None:
-        return f"Here: {_count(n, 'token')}; no plain lane ran, so there is no speedup."
+        return f"Here: {counted(n, 'token')}; no plain lane ran, so there is no speedup."
     if trace is run.baseline or not ratio:
-        return f"Here: {_count(n, 'token')} by the target alone; add a lane to compare it with."
+        return f"Here: {counted(n, 'token')} by the target alone; add a lane to compare it with."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
     if doubtful:
-        return f"Here: {same}{_count(n, 'token')}, but timings vary too much to give a speedup.{_ended_early(trace)}"
+        return f"Here: {same}{counted(n, 'token')}, but timings vary too much to give a speedup.{_ended_early(trace)}"
     others = (_best_other(run, trace) if point else _slow_down(run, trace)) + _of_fewer(run)
-    return f"Here: {same}{_count(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{_ended_early(trace)}"
+    return f"Here: {same}{counted(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{_ended_early(trace)}"
 
 
 def _of_fewer(run: Run) -> str:
@@ -186,7 +186,3 @@ def model_size(parameters: int) -> str:
     """135000000 -> "135M"."""
     n = parameters
     return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e6 else f"{n:,}"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}" + ("" if n == 1 else "s")

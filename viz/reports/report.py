@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.published import papers_tables
-from decoding.evaluation.report import setting_lines, speedup_tables, tables_of
+from decoding.evaluation.report import setting_lines, speedup_tables, tables_of, title_of
 from decoding.evaluation.results import (
     STATIC_OPT,
     TREE_OPT,
@@ -22,9 +22,10 @@ from decoding.evaluation.results import (
     load_result,
     result_name,
 )
-from decoding.evaluation.table import Cell, Table, counted
+from decoding.evaluation.table import Cell, Table
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription
+from decoding.records.text import counted
 
 from ..figures.answers import draw_losses, draw_static_sls
 from ..figures.drafts import draw_drafts
@@ -79,7 +80,7 @@ class Report(ABC):
 
     @property
     def title(self) -> str:
-        return f"{'Drafts' if self.of_drafts else 'Lookahead policies'} on {self.result.setting.pair}"
+        return title_of(self.result)
 
     @abstractmethod
     def first(self) -> Section:
@@ -314,9 +315,8 @@ def _named(cell: Cell) -> Cell:
 
 def stamp(setting: Setting) -> str:
     """Pair, draft, machine, number format and date of a result, in one line."""
-    machine = setting.machine
-    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
-    return " · ".join([f"{setting.pair} with draft {setting.draft}", where, setting.target_dtype, setting.created[:10]])
+    pair = f"{setting.pair} with draft {setting.draft}"
+    return " · ".join([pair, setting.machine.where, setting.target_dtype, setting.created[:10]])
 
 
 def is_stale(setting: Setting, pair: PairDescription) -> bool:
