@@ -1,7 +1,5 @@
 """A backend without models for tests of the page: it emits the events of a synthetic run."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The endpoint for programs, through gradio_client as in the README."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

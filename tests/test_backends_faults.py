@@ -1,7 +1,5 @@
 """Jobs and what can fail in them, without a worker process: each fault ends with a clear sentence."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

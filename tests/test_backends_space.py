@@ -1,7 +1,5 @@
 """A page elsewhere as the backend: what it cannot do and what can fail. Its runs: test_backends_contract.py."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The commands as people and machines use them: compare, serve, soak, recordings."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

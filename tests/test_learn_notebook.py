@@ -1,7 +1,5 @@
 """The example notebook, cell by cell, over a backend without models."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

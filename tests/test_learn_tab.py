@@ -1,7 +1,5 @@
 """The Learn tab's requests to the server."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

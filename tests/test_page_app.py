@@ -1,7 +1,5 @@
 """app.py as started by a user."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """This project's parts of the page's document: included once."""
 
-from __future__ import annotations
-
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware

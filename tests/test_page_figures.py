@@ -1,7 +1,5 @@
 """The race's figures show the run's data."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.analysis.counts import counts

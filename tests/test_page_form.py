@@ -1,7 +1,5 @@
 """The form as a link and as a command line, without what is hostile in them; and what it says before a run."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

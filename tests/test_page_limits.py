@@ -1,7 +1,5 @@
 """What the page's server accepts, and how much one visitor may run at a time."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Run files from strangers: parsed in a separate process, within limits of time, memory and queue length."""
 
-from __future__ import annotations
-
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The content of the Evaluation and Drafts tabs."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

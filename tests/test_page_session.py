@@ -1,7 +1,5 @@
 """From a backend's events to the page's deltas: merged, numbered, kept for pages that missed some, stoppable."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

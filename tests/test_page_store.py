@@ -1,7 +1,5 @@
 """Kept runs, the table of a run, and the browser's requests to the server."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import io

@@ -1,7 +1,5 @@
 """Scenes as data, their drawing, and what reads them."""
 
-from __future__ import annotations
-
 import json
 from itertools import combinations
 from pathlib import Path

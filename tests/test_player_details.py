@@ -1,7 +1,5 @@
 """The pop-up's explanation of a token under each rule; and that no text can escape the exported page's JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 

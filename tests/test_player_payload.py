@@ -1,7 +1,5 @@
 """The player's payload: it must agree with the run, and be small."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """The player's colours: readable in both themes, and no hue with two meanings."""
 
-from __future__ import annotations
-
 import colorsys
 import re
 from itertools import combinations

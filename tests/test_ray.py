@@ -3,8 +3,6 @@
 Needs ray, which the other tests do without (requirements-ray.txt): where it is missing, these are counted as not run.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The Prometheus metrics of a served backend, compared with the run files of the runs that it counted."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -3,8 +3,6 @@
 What every backend does with a run, this one too: test_backends_contract.py. Faults between them: test_server_faults.py.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

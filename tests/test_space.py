@@ -1,7 +1,5 @@
 """The folder of a Space: complete, able to start, and with requirements that fit its hardware."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

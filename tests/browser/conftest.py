@@ -1,7 +1,5 @@
 """Pages for the browser tests. The browser itself is one for the whole run: tests/conftest.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

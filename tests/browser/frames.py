@@ -7,8 +7,6 @@ Chromium draws in software: rasterising and putting the layers together is what 
 Tracing slows a frame down; processor times say what a frame costs whatever else the machine does, roughly.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys

@@ -1,7 +1,5 @@
 """Pages as visitors open them, watched for errors and for requests to other hosts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Exported runs opened in the browser, for the player's tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from decoding.records.trace import Run

@@ -1,7 +1,5 @@
 """The recorded run plays before Gradio stands, and goes on playing when it does."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Lessons in a real browser: each to its end, their numbers, on paper, in one file, for teachers."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """How the page behaves in other windows: axe, a phone, dark, keyboard only."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
 from tests.evaluations import make_drafts, make_evaluation, renamed

@@ -1,7 +1,5 @@
 """The form over pairs that chat, see scenes, read photographs or continue texts: labels, commands, pictures."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

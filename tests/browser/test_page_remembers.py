@@ -1,7 +1,5 @@
 """What the page fills in when it opens: a link's settings, or what the browser has kept of the forms."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from playwright.sync_api import expect

@@ -1,7 +1,5 @@
 """The player in a real browser: clock, texts, strips, details, simulations."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.analysis import metrics

@@ -1,7 +1,5 @@
 """The player where it lives: live runs, hostile texts, phones, themes, reduced motion, assistive technology."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.analysis.metrics import speedup

@@ -1,7 +1,5 @@
 """Iterations whose guesses branch, in the player and step by step in the Learn tab."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.records.proposal import depths_of, path_to
