@@ -17,7 +17,7 @@ from decoding.errors import UserError
 from decoding.records import gguf_record, pairs
 from decoding.records.fingerprint import fingerprint
 from decoding.records.gguf_record import ORIGIN_FILE, SOURCE_FILE, GgufRecord, read_record
-from tests.test_models_descriptions import describe
+from tests.test_models_pairs import describe
 from tests.tiny_gguf import write_gguf
 
 FILE = "tiny.Q8_0.gguf"

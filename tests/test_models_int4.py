@@ -30,7 +30,7 @@ from tests.tiny_gguf import HEADS, LAYERS, write_gguf
 from tests.tiny_pair import make_tiny_pair
 from viz.settings import command_line
 
-from .test_models_invariance import WIDE
+from .test_models_lean import WIDE
 
 pytestmark = pytest.mark.usefixtures("all_cores")
 
