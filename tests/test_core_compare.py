@@ -305,13 +305,6 @@ def test_bad_requests_end_with_a_sentence(more, says):
     assert events[-1].kind == "failed" and says in events[-1].data["message"]
 
 
-def test_contexts_that_are_nearly_full():
-    pair = ToyPair(agree=0.9, target_length=40, draft_length=20)
-    run = finished_run(request(lanes=["autoregressive", "static:5"], prompt="a" * 15, max_new_tokens=500), pair)
-    assert {trace.finish for trace in run.lanes} == {"context"} and all(trace.verdict.same for trace in run.lanes)
-    assert run_from_json(run_to_json(run)) == run
-
-
 # -- notes
 
 

@@ -83,7 +83,7 @@ def test_a_run_without_chains_has_no_simulation():
 
 
 def test_four_lanes_of_two_thousand_tokens_stay_under_a_megabyte_and_a_half():
-    wire = json.dumps(run_payload(make_run(size="large")), separators=(",", ":"))
+    wire = json.dumps(run_payload(make_run(n_tokens=2000, alternatives=2)), separators=(",", ":"))
     assert len(wire) < 1_500_000
 
 

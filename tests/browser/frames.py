@@ -58,7 +58,7 @@ MEASURE = """async ([act, frames]) => {
 
 
 def main(frames: int = 300) -> None:
-    run = make_run(size="large")
+    run = make_run(n_tokens=2000, alternatives=2)
     wire = json.dumps(run_payload(run), separators=(",", ":")).encode()
     print(f"payload {len(wire) / 1e6:.2f} MB, {len(gzip.compress(wire)) / 1e6:.2f} MB compressed")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
