@@ -130,13 +130,6 @@ def _check_place(model, text, token, p, top):
     assert [one for _, one in top] == pytest.approx(sorted(probabilities, reverse=True)[:5], abs=1e-5)
 
 
-def test_scores_stand_beside_the_token_they_are_about(run):
-    for it in run.lane("confidence:0.5").iterations:
-        for token in it.drafted:
-            if token.score is not None:
-                assert token.score == pytest.approx(token.p_draft, abs=1e-5) and token.threshold == 0.5
-
-
 def test_holds_come_from_the_chain(run):
     for trace in run.lanes:
         if trace.draft:

@@ -20,7 +20,6 @@ import pytest
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.proposal import depths_of
-from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, save_run
 from viz.export import run_csv
 from viz.learn.lessons import OWN_RECORDINGS, shipped_lessons
@@ -32,7 +31,7 @@ from viz.store import DAYS, MAX_FRAGMENT_CHARS, RunStore, SharedRuns
 
 from .page_server import write_recordings
 from .runs import HOSTILE, make_run
-from .toy import ToyPair, finished_run
+from .toy import ToyPair, quick_run
 from .waiting import in_own_loop
 
 pytestmark = pytest.mark.usefixtures("files_read_here")
@@ -138,7 +137,7 @@ def test_the_table_has_a_row_per_token_and_no_cell_that_begins_a_formula():
 
 
 def test_the_table_has_the_place_for_which_each_guess_of_a_tree_was_made():
-    run = finished_run(CompareRequest("abc", lanes=["tree:6"], max_new_tokens=40), ToyPair(agree=0.7))
+    run = quick_run(["tree:6"], ToyPair(agree=0.7))
     rows = csv.DictReader(io.StringIO(run_csv(run)))
     expected = []
     for it in run.lanes[0].iterations:

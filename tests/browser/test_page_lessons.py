@@ -14,7 +14,7 @@ from viz.player.payload import run_payload
 from viz.store import RunStore
 
 from .conftest import LEARN
-from .player_pages import wait_until
+from .opening import wait_until
 from .pointing import download, open_text, serious_light_or_dark
 
 
