@@ -99,7 +99,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def files_read_here():
-    """Opened files are read in this process: to start one takes a second, and tests/test_page_opened.py tests it."""
+    """Opened files are read in this process: to start one takes a second, and tests/test_page_session.py tests it."""
     from viz import opened
 
     with pytest.MonkeyPatch.context() as patch:
@@ -126,7 +126,6 @@ LONG = (  # begin first: the last files of the order must be short ones
     "test_space.py",
     "test_cpu_classes.py",
     "test_gpu_day.py",
-    "test_page_app.py",
     "test_recorder.py",
     "test_server_faults.py",
     "test_extending.py",

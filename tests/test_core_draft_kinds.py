@@ -24,12 +24,6 @@ from tests.runs import make_costs
 from tests.toy import ToyModel, ToyPair, quick_run
 
 
-def add_kind(monkeypatch, draft: type[ModelFreeDraft]) -> None:
-    """The two rows that such a class needs."""
-    monkeypatch.setitem(drafting.MODEL_FREE, draft.name, draft)
-    monkeypatch.setitem(pairs.MODEL_FREE, draft.name, ModelFree(draft.name, f"{draft.name} drafts", "a test's"))
-
-
 class Listening(ModelFreeDraft):
     """Guesses the known text ``says``, every seventh token wrong, and keeps what it receives after each check."""
 
@@ -63,7 +57,8 @@ def lane_run(pair, lane):
 
 @pytest.mark.parametrize("lean", [True, False])
 def test_it_receives_the_targets_hidden_states_of_what_was_accepted(tiny_pair, monkeypatch, lean):
-    add_kind(monkeypatch, Listening)
+    monkeypatch.setitem(drafting.MODEL_FREE, "listening", Listening)
+    monkeypatch.setitem(pairs.MODEL_FREE, "listening", ModelFree("listening", "listening", "a test's"))
     if not lean:
         monkeypatch.setattr(loading, "is_lean", lambda config: False)
     folder, draft = tiny_pair

@@ -204,7 +204,7 @@ def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
 
 
 def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(url):
-    """The models are in the worker or on the server. The page itself: tests/test_page_app.py."""
+    """The models are in the worker or on the server. The page itself: tests/test_space.py."""
     script = textwrap.dedent(f"""
         import sys
         for name in ("torch", "transformers"):
