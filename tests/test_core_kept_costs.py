@@ -101,21 +101,6 @@ def test_several_drafts_are_joined(known):
     assert known.find(["small", "weak"], 100) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"setting": 1}'])
-def test_a_broken_file_is_measured_again(known, content):
-    known.keep(["small"], 100, COSTS)
-    (path,) = known.folder.glob("*.json")
-    path.write_bytes(content)
-    assert known.find(["small"], 100) is None
-
-
-def test_a_disk_that_takes_nothing_is_no_fault(tmp_path):
-    (tmp_path / "file").write_text("")
-    known = KnownCosts(ToyPair(), tmp_path / "file")
-    known.keep(["small"], 100, COSTS)
-    assert known.find(["small"], 100) is None
-
-
 OLD = {"measured": (datetime.now(timezone.utc) - 2 * MAX_AGE).isoformat()}
 BUSY = {"doubt": 0.5}  # readings that contradict each other
 

@@ -96,14 +96,6 @@ def test_each_pass_falls_into_its_phase(lane, monkeypatch):
     assert run.decode_s == len(draft) + 1000.0 * len(run.iterations)
 
 
-def test_cancel_comes_between_iterations():
-    prepared, seen = prepared_for(ToyPair(), "static:2"), []
-    lane = LaneRun(prepared, prepared.lanes[0], COSTS)
-    for iteration in lane.decode(cancelled=lambda: len(seen) == 3):
-        seen.append(iteration)
-    assert len(seen) == 3 and lane.finish == "cancelled"
-
-
 def test_the_clock_stands_still_between_iterations_and_loses_nothing():
     prepared = prepared_for(ToyPair(), "confidence", n=12)
     lane = LaneRun(prepared, prepared.lanes[0], COSTS)
