@@ -75,7 +75,7 @@ def all_cores():
 @pytest.fixture(scope="session")
 def tiny_pair(tmp_path_factory) -> tuple[str, str]:
     """The folders of a tiny target and its draft, for all tests that write nothing there."""
-    from tests.tiny_pair import make_tiny_pair
+    from tests.tiny_models import make_tiny_pair
 
     return make_tiny_pair(tmp_path_factory.mktemp("tiny"))
 
@@ -83,7 +83,7 @@ def tiny_pair(tmp_path_factory) -> tuple[str, str]:
 @pytest.fixture(scope="session")
 def lively_pair(tmp_path_factory) -> tuple[str, str]:
     """As ``tiny_pair``, with a varied text and a draft that is right about half of the time."""
-    from tests.tiny_pair import make_lively_pair
+    from tests.tiny_models import make_lively_pair
 
     return make_lively_pair(tmp_path_factory.mktemp("lively"))
 
@@ -99,7 +99,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def files_read_here():
-    """Opened files are read in this process: to start one takes a second, and tests/test_page_opened.py tests it."""
+    """Opened files are read in this process: to start one takes a second, and tests/test_page_session.py tests it."""
     from viz import opened
 
     with pytest.MonkeyPatch.context() as patch:
@@ -107,9 +107,11 @@ def files_read_here():
         yield
 
 
+NO_GPU = "needs a CUDA GPU: real kernels were not run"
+
+
 def pytest_configure(config):
-    for marker, (_, why) in NEEDS.items():
-        config.addinivalue_line("markers", f"{marker}: {why}")
+    config.addinivalue_line("markers", f"gpu: {NO_GPU}")
 
 
 def has_gpu() -> bool:
@@ -118,25 +120,12 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def has_muon() -> bool:
-    import torch
-
-    return hasattr(torch.optim, "Muon")
-
-
-NEEDS = {  # marker: what the machine must have, and what is not run without it
-    "gpu": (has_gpu, "needs a CUDA GPU: real kernels were not run"),
-    "muon": (has_muon, "needs torch 2.9, whose Muon ours is compared with"),
-}
-
-
 LONG = (  # begin first: the last files of the order must be short ones
     "test_page_real.py",
     "test_server_remote.py",
     "test_space.py",
     "test_cpu_classes.py",
     "test_gpu_day.py",
-    "test_page_app.py",
     "test_recorder.py",
     "test_server_faults.py",
     "test_extending.py",
@@ -147,11 +136,10 @@ LONG = (  # begin first: the last files of the order must be short ones
 def pytest_collection_modifyitems(items):
     """What this machine cannot run is reported as not run, with the reason. No test has another condition."""
     items.sort(key=lambda item: item.path.name not in LONG)
-    for marker, (available, why) in NEEDS.items():
-        marked = [item for item in items if item.get_closest_marker(marker)]
-        if marked and not available():
-            for item in marked:
-                item.add_marker(pytest.mark.skip(reason=f"not run: {why}"))
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not has_gpu():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=f"not run: {NO_GPU}"))
 
 
 def pytest_collection_finish():

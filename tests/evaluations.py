@@ -115,8 +115,9 @@ def on_clock(result: EvaluationResult, n: int) -> EvaluationResult:
     return changed(result, *timed, *(one._replace(metric=f"clock_{one.metric}") for one in timed))
 
 
-def renamed(result: EvaluationResult, suites: dict[str, str]) -> EvaluationResult:
-    """``result`` with its suites renamed as ``suites`` says."""
+def make_papers(suites: dict[str, str]) -> EvaluationResult:
+    """``make_evaluation()`` as if on data sets of the papers: with its suites renamed as ``suites`` says."""
+    result = make_evaluation()
     prompts = {suites.get(name, name): n for name, n in result.setting.prompts.items()}
     figures = [one._replace(suite=suites.get(one.suite, one.suite)) for one in result.figures]
     return replace(result, setting=replace(result.setting, prompts=prompts), figures=figures)

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from decoding.backends.base import Backend
@@ -30,6 +30,20 @@ def small_request(prompt: str = "def f(x):\n", **changes: Any) -> CompareRequest
     """A request that a ScriptedRunner and a real pair answer quickly."""
     settings = {"lanes": list(LANES), "max_new_tokens": 24, "repeats": 2, **changes}
     return CompareRequest(prompt=prompt, **settings)
+
+
+def scripted_run(request: CompareRequest, identifier: str, **options: Any) -> Run:
+    """What the stand-ins answer to ``request``. ``options``: of make_run."""
+    run = make_run(
+        lanes=tuple("disco:0.6" if lane == "disco" else lane for lane in request.lanes),
+        n_tokens=request.max_new_tokens,
+        repeats=request.repeats,
+        seed=request.seed,
+        prompt=request.prompt,
+        identifier=identifier,
+        **options,
+    )
+    return replace(run, settings=request)
 
 
 def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -89,17 +103,8 @@ class ScriptedRunner:
         request = request_from_dict(options)
         if "#refuse" in request.prompt:
             raise UserError("This pair cannot do that: choose another.")
-        run = make_run(
-            lanes=tuple(request.lanes),
-            n_tokens=request.max_new_tokens,
-            repeats=request.repeats,
-            seed=request.seed,
-            identifier=run_id,
-            alternatives=1,
-        )
-        run.settings = request
         self.served += 1
-        for kind, data in scripted_events(run):
+        for kind, data in scripted_events(scripted_run(request, run_id, alternatives=1)):
             if cancel() and "#deaf" not in request.prompt:
                 yield "cancelled", {}
                 return
@@ -133,6 +138,11 @@ class ScriptedRunner:
         yield "finished", {"result": {"counted": options["n"]}}
 
 
+def fake_pair() -> PairDescription:
+    drafts = {"shallow": "shallow"}
+    return PairDescription("toy", "Toy pair", "embedded", "target", drafts, "shallow", fitted={"shallow": ["disco"]})
+
+
 class NeverStarts:
     """A runner whose process ends while it starts, as with models that crash the interpreter."""
 
@@ -153,7 +163,7 @@ class FakeBackend(Backend):
             yield "failed", {"message": str(error)}
 
     def pairs(self) -> list[PairDescription]:
-        return [PairDescription("toy", "Toy pair", "embedded", "target", {"shallow": "shallow"}, "shallow")]
+        return [fake_pair()]
 
     def status(self) -> str:
         return "A stand-in for tests."

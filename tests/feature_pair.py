@@ -13,7 +13,7 @@ from decoding.engines.slim import FEATURE_FILE
 from decoding.records import pairs
 from training.align.feature import BlockDraft, HeadsDraft
 
-from .tiny_pair import make_lively_pair
+from .tiny_models import make_lively_pair
 
 PROMPT = "def f(x):\n    return"
 LAYERS = (1, -1)

@@ -1,7 +1,5 @@
 """Chains and costs for which the browser's replay must equal the what-if module, lane for lane."""
 
-from __future__ import annotations
-
 import json
 import random
 from types import SimpleNamespace

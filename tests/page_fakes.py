@@ -1,27 +1,17 @@
 """A backend without models for tests of the page: it emits the events of a synthetic run."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from decoding.backends.base import Backend
 from decoding.records.events import RawEvents
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import to_plain
-from decoding.records.trace import Run
 
-from .fakes import scripted_events
-from .runs import make_run
-
-
-def fake_pair() -> PairDescription:
-    drafts = {"shallow": "shallow"}
-    return PairDescription("toy", "Toy pair", "embedded", "target", drafts, "shallow", fitted={"shallow": ["disco"]})
+from .fakes import FakeBackend, scripted_events, scripted_run
 
 
 def pair_in(folder: Path) -> PairDescription:
@@ -34,7 +24,7 @@ def pair_in(folder: Path) -> PairDescription:
     return PairDescription("toy", "Toy pair", "embedded", str(folder / "target"), drafts, "shallow")
 
 
-class ScriptedBackend(Backend):
+class ScriptedBackend(FakeBackend):
     """One comparison at a time, in order of arrival; an iteration every ``pause_s``. ``options``: of make_run."""
 
     name = "scripted"
@@ -69,7 +59,7 @@ class ScriptedBackend(Backend):
             self._waiting -= 1
 
     def _stream(self, request: CompareRequest, cancel: threading.Event, identifier: str) -> RawEvents:
-        run, plain = self.make(request, identifier), {}
+        run, plain = scripted_run(request, identifier, **self.options), {}
         for kind, data in scripted_events(run):
             if kind == "iterations":
                 held = "endless" in request.prompt and (data["lane"], data["first"]) == (1, 2)
@@ -93,20 +83,3 @@ class ScriptedBackend(Backend):
                 return
             yield "progress", {"stage": kind, "message": f"Prompt {step + 1} of 50", "fraction": step / 50}
         yield "failed", {"message": "This scripted backend has no evaluation."}
-
-    def make(self, request: CompareRequest, run_id: str) -> Run:
-        run = make_run(
-            lanes=tuple("disco:0.6" if lane == "disco" else lane for lane in request.lanes),
-            n_tokens=request.max_new_tokens,
-            repeats=request.repeats,
-            prompt=request.prompt,
-            identifier=run_id,
-            **self.options,
-        )
-        return replace(run, settings=request)
-
-    def pairs(self) -> list[PairDescription]:
-        return [fake_pair()]
-
-    def status(self) -> str:
-        return "Scripted."

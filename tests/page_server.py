@@ -1,7 +1,5 @@
 """The page on its own port, for tests that use it as a browser or a program would."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -2,8 +2,7 @@
 
 ``make_run()`` draws a random chain (what a draft would say along a text), replays each lane's policy on it
 with ``decoding.analysis.whatif`` and dresses the iterations as a run file: tokens with fates, texts, alternatives,
-times of every repeat. ``make_run(size="large")`` has 4 lanes x 2,000 tokens; ``hostile=True`` takes texts
-that try to escape from a page.
+times of every repeat. ``hostile=True`` takes texts that try to escape from a page.
 """
 
 import math
@@ -75,7 +74,6 @@ def make_run(
     seed: int = 0,
     match: float = 0.85,
     c: float = 0.11,
-    size: str = "small",
     hostile: bool = False,
     prompt: str = "def fibonacci(n):\n",
     finish: str = "length",
@@ -83,12 +81,7 @@ def make_run(
     alternatives: int = 5,
     identifier: str = "synthetic",
 ) -> Run:
-    """A run with one draft, "shallow".
-
-    Lanes: autoregressive, static:N, heuristic, confidence:T, disco:T, oracle. ``size="large"``: 2,000 tokens.
-    """
-    if size == "large":
-        n_tokens, alternatives = 2000, 2
+    """A run with one draft, "shallow". Lanes: autoregressive, static:N, heuristic, confidence:T, disco:T, oracle."""
     random_ = random.Random(seed)
     vocab = make_vocab(hostile)
     costs = make_costs(c)

@@ -1,7 +1,5 @@
 """A served backend, and a client of answers that a test makes up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

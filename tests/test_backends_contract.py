@@ -3,8 +3,6 @@
 ZeroGPU's, which needs a stand-in: test_backends_zerogpu.py. Ray's, which needs Ray: test_ray.py.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The worker process and its queue."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

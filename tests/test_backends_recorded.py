@@ -1,7 +1,5 @@
 """Recorded runs: the list, loading, replay, and detection of stale ones."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace

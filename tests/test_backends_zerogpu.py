@@ -1,7 +1,5 @@
 """ZeroGPU with a stand-in for the ``spaces`` package: decoration, durations, refusals, cancel."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -18,7 +18,6 @@ from decoding.comparison.costs import measure_costs
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import Prepared, prepare
 from decoding.engines import loading
-from decoding.engines.cuda import CudaModel
 from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.slim import FEATURE_FILE
 from decoding.errors import UserError
@@ -31,6 +30,7 @@ from training.align.feature import BlockDraft, FeatureDraft
 
 from .commands import command
 from .feature_pair import LAYERS, N_BLOCK, N_HEADS, PROMPT, WIDTH, load_feature_pair, make_feature_pair
+from .lean_models import fixed
 from .learned_heads import make_heads
 from .runs import make_costs
 from .toy import quick_run, shape_of
@@ -64,22 +64,12 @@ def pair(request, models):
             patch.setattr(loading, "is_lean", lambda config: False)
         pair = load_feature_pair(models, patch)
     if request.param == "cuda":
-        folder = models / "tiny"
-        pair.target = _on_fixed_buffers(folder / "target")
-        for name, place, n_layers in (
-            ("feature", "draft", len(LAYERS)),
-            ("heads", "heads", 1),
-            ("block", "block", len(LAYERS)),
-        ):
-            pair._drafts[name] = _on_fixed_buffers(folder / place)
-            pair._drafts[name].take_projections(load_file(folder / place / FEATURE_FILE), n_layers)
+        pair.target = fixed(loading.load_hf_model(pair.target_folder, torch.float32))
+        for name in DRAFTS:
+            folder, n_layers = pair.draft_folders[name], 1 if name == "heads" else len(LAYERS)
+            pair._drafts[name] = fixed(loading.load_hf_model(folder, torch.float32))
+            pair._drafts[name].take_projections(load_file(folder / FEATURE_FILE), n_layers)
     return pair
-
-
-def _on_fixed_buffers(folder) -> CudaModel:
-    hf_model = loading.load_hf_model(folder, torch.float32)
-    info = loading.describe_model(hf_model, folder.name, "", "")
-    return CudaModel(hf_model, info, "float32", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -200,12 +190,10 @@ def test_an_iteration_without_guesses_loses_no_states(lean, models, monkeypatch)
 
 
 def test_a_prompt_of_one_token_and_one_that_shows_more(lean):
-    ids = [40]
-    _, run = run_lane(lean, "feature/static:3", 12, EncodedPrompt(ids))
-    assert run.output == run_lane(lean, "autoregressive", 12, EncodedPrompt(ids))[1].output
     shown = EncodedPrompt([40, 0, 0, 50, 60], torch.full((2, lean.target.hidden_size), 0.1), 1, "picture")
-    _, run = run_lane(lean, "feature/static:3", 12, shown)
-    assert run.output == run_lane(lean, "autoregressive", 12, shown)[1].output
+    for prompt in (EncodedPrompt([40]), shown):
+        _, run = run_lane(lean, "feature/static:3", 12, prompt)
+        assert run.output == run_lane(lean, "autoregressive", 12, prompt)[1].output
     assert lean.draft("feature").length <= lean.target.length - 2
 
 

@@ -1,4 +1,4 @@
-"""Kept cost curves: they are found again, checked, and measured again if they no longer fit or are old."""
+"""Kept cost curves, found again, checked and measured again; and the thresholds that they choose."""
 
 import json
 from dataclasses import replace
@@ -6,18 +6,30 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from decoding.analysis.tuning import Chosen, chosen_here
+from decoding.analysis.validation import write_validation
+from decoding.backends import base
 from decoding.comparison import compare as compare_module
+from decoding.comparison import kept_costs
 from decoding.comparison.compare import Comparison
 from decoding.comparison.costs import TRIED_SL, Timer, adjusted
-from decoding.comparison.idle import measure_asked, prepare_usual
+from decoding.comparison.idle import measure_asked, prepare_usual, set_policies
 from decoding.comparison.kept_costs import MAX_AGE, KnownCosts, Task, bucket
 from decoding.comparison.prepare import prepare
 from decoding.engines.kept_trials import age_of
-from decoding.records.request import CompareRequest
-from decoding.records.trace import Costs
+from decoding.files import costs_folder
+from decoding.lookahead.fitted import FOLDER
+from decoding.lookahead.policy_files import write_policy
+from decoding.records.pairs import PairDescription
+from decoding.records.request import DEFAULT_LANES, CompareRequest
+from decoding.records.trace import Costs, Run
+from viz.choices import lane_choices, set_here
+from viz.settings import command_line
 
+from .learned_heads import TUNED, make_file
 from .runs import make_costs
-from .toy import ToyPair
+from .test_learned_choosing import DRAFT, TARGET, costs, make_recorded
+from .toy import ToyPair, shape_of
 
 LANES = ["autoregressive", "static:3", "oracle"]
 COSTS = make_costs(0.1, 0.02, drafts=["small"], length=65, first_step={"small": 0.05}, decision={})
@@ -32,9 +44,9 @@ def request(**changes) -> CompareRequest:
     return CompareRequest(**{"prompt": "abcabc", "lanes": LANES, "max_new_tokens": 30, "repeats": 1, **changes})
 
 
-def run_of(known: KnownCosts, **changes):
-    """(the run, the stages of its progress events)."""
-    comparison = Comparison(prepare(request(**changes), known.pair), known, lambda: False, "run")
+def run_and_stages(known: KnownCosts, **changes):
+    """The run, and the stages of its progress events."""
+    comparison = Comparison(prepare(request(**changes), known.pair, known.chosen), known, lambda: False, "run")
     stages = [data["stage"] for kind, data in comparison.events() if kind == "progress"]
     return comparison.run, stages
 
@@ -46,22 +58,22 @@ def as_kept(monkeypatch):
 
 
 def test_the_first_run_measures_and_the_next_one_finds(known, as_kept):
-    first, stages = run_of(known)
+    first, stages = run_and_stages(known)
     assert stages.count("measuring") > 1 and first.costs.measured is None
     again = KnownCosts(ToyPair(), known.folder)  # another process
-    second, stages = run_of(again)
+    second, stages = run_and_stages(again)
     assert stages.count("measuring") == 1 and second.costs.measured is not None
     assert second.costs.verify_curve == first.costs.verify_curve and second.costs.draft_step == first.costs.draft_step
 
 
 def test_lanes_that_are_warm_are_not_warmed_again(known, as_kept):
-    assert run_of(known)[1].count("warming up") == 3
-    assert run_of(known)[1].count("warming up") == 0
+    assert run_and_stages(known)[1].count("warming up") == 3
+    assert run_and_stages(known)[1].count("warming up") == 0
 
 
 def test_a_run_made_to_be_kept_measures_for_itself(known, as_kept):
-    run_of(known)
-    assert run_of(known, repeats=5)[0].costs.measured is None
+    run_and_stages(known)
+    assert run_and_stages(known, repeats=5)[0].costs.measured is None
 
 
 def test_curves_at_another_context_serve_until_there_are_own_ones(known):
@@ -87,21 +99,6 @@ def test_several_drafts_are_joined(known):
     found = known.find(["small", "ngram"], 100)
     assert found.draft_step == {"small": 0.1, "ngram": 0.001} and found.verify_curve == COSTS.verify_curve
     assert known.find(["small", "weak"], 100) is None
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"setting": 1}'])
-def test_a_broken_file_is_measured_again(known, content):
-    known.keep(["small"], 100, COSTS)
-    (path,) = known.folder.glob("*.json")
-    path.write_bytes(content)
-    assert known.find(["small"], 100) is None
-
-
-def test_a_disk_that_takes_nothing_is_no_fault(tmp_path):
-    (tmp_path / "file").write_text("")
-    known = KnownCosts(ToyPair(), tmp_path / "file")
-    known.keep(["small"], 100, COSTS)
-    assert known.find(["small"], 100) is None
 
 
 OLD = {"measured": (datetime.now(timezone.utc) - 2 * MAX_AGE).isoformat()}
@@ -143,10 +140,10 @@ def test_curves_stay_where_they_fit_and_are_bent_through_what_was_read_where_the
 
 
 def test_a_misfit_is_measured_again_in_idle_time(known, monkeypatch):
-    run_of(known)
+    run_and_stages(known)
     bent = lambda kept, prepared, plain_s: replace(kept, measured=None)  # noqa: E731
     monkeypatch.setattr(compare_module, "adjusted", bent)
-    run_of(known)
+    run_and_stages(known)
     assert known.tasks == [Task("small", bucket(6 + 15))] and known.misfits
     tried = []
     monkeypatch.setattr("decoding.comparison.kept_costs.try_again", tried.append)
@@ -170,10 +167,138 @@ def test_idle_time_ends_as_soon_as_somebody_wants_something(known):
 def test_what_a_usual_run_needs_is_there_before_anybody_asks(known, as_kept):
     prepare_usual(known, lambda: False)
     assert known.warm >= {"autoregressive", "static:5", "oracle"}
-    _, stages = run_of(known, lanes=["autoregressive", "static:5", "oracle"], max_new_tokens=60)
+    _, stages = run_and_stages(known, lanes=["autoregressive", "static:5", "oracle"], max_new_tokens=60)
     assert "warming up" not in stages and stages.count("measuring") == 1
 
 
 def test_ages_that_cannot_be_read_are_old():
     assert age_of("yesterday") == timedelta.max == age_of(COSTS.measured)
     assert age_of("2026-01-01T00:00:00") == timedelta.max
+
+
+# -- thresholds chosen for this machine's costs: kept with the curves, used by runs, and written into them
+
+CHOSEN = Chosen(3, {"disco": "0.65", "specdecpp": "0.35", "costaware": "1.2"})
+
+
+@pytest.fixture
+def fitted(own_costs, tmp_path):
+    """Of toys whose draft has fitted policies and validation chains."""
+    pair = ToyPair()
+    for model, fingerprint in ((pair.target, TARGET), (pair.draft("small"), DRAFT)):
+        model.info = replace(model.info, fingerprint=fingerprint)
+    pair.draft_folders = {"small": tmp_path / "small"}
+    for policy in TUNED:
+        write_policy(tmp_path / "small" / FOLDER, make_file(policy))
+    write_validation(tmp_path / "small" / FOLDER, (TARGET, DRAFT), list(TUNED), make_recorded(4))
+    return KnownCosts(pair)
+
+
+def measured(c: float = 0.1, v6: float = 1.3):
+    return replace(costs(c, v6), draft_step={"small": c})
+
+
+def run_of(known: KnownCosts, lanes: list[str]) -> Run:
+    return run_and_stages(known, lanes=lanes)[0]
+
+
+def shapes(run) -> list:
+    return [shape_of(trace) for trace in run.lanes]
+
+
+def test_curves_choose_in_idle_time_and_keep_what_they_chose(fitted, monkeypatch):
+    fitted.keep(["small"], 100, measured())
+    assert fitted.chosen("small") is None and fitted.is_unset("small")
+    set_policies(fitted, lambda: True)
+    assert fitted.is_unset("small"), "somebody wanted something"
+    set_policies(fitted, lambda: False)
+    chosen = fitted.chosen("small")
+    assert set(chosen.arguments) == set(TUNED) and not fitted.is_unset("small")
+    assert KnownCosts(fitted.pair).chosen("small") == chosen, "another process finds it"
+    monkeypatch.setattr(kept_costs, "now", lambda: "2040-01-01T00:00:00+00:00")
+    fitted.keep(["small"], 100, measured(0.2, 2.0))
+    assert fitted.is_unset("small") and fitted.chosen("small") == chosen, "it serves until the new curves have chosen"
+    set_policies(fitted, lambda: False)
+    assert fitted.chosen("small").static < chosen.static
+
+
+def test_policies_that_are_fitted_again_are_chosen_for_again(fitted):
+    fitted.keep(["small"], 100, measured())
+    set_policies(fitted, lambda: False)
+    write_policy(fitted.pair.draft_folders["small"] / FOLDER, make_file("disco", seed=3))
+    assert fitted.chosen("small") is None and fitted.is_unset("small")
+
+
+def test_the_page_reads_the_same_choice_without_models(fitted):
+    folder = fitted.pair.draft_folders["small"] / FOLDER
+    assert chosen_here(folder) is None
+    fitted.keep(["small"], 100, measured())
+    set_policies(fitted, lambda: False)
+    (costs_folder() / "broken.json").write_text("{")
+    assert chosen_here(folder) == fitted.chosen("small")
+
+
+def test_the_form_offers_the_best_fixed_sl_of_this_machine(fitted, monkeypatch):
+    drafts = {"small": str(fitted.pair.draft_folders["small"])}
+    described = PairDescription("toy", "Toy", "embedded", "t", drafts, "small", fitted={"small": ["disco"]})
+    monkeypatch.setattr(base, "describe_pairs", lambda: [replace(described, best_sl={}, set_here={})])
+    assert set_here(base.pairs_here()) == "" and lane_choices(base.pairs_here()) == lane_choices([described])
+    fitted.keep(["small"], 100, measured())
+    set_policies(fitted, lambda: False)
+    best, pairs = fitted.chosen("small").static, base.pairs_here()
+    assert (f"Best fixed SL here: {best}", f"static:{best}") in lane_choices(pairs)
+    assert len({lane for _, lane in lane_choices(pairs)}) == len(lane_choices(pairs))
+    assert set_here(pairs).startswith(f"Set for this machine on validation prompts: best fixed SL {best}, DISCO stops")
+
+
+@pytest.mark.parametrize("damage", [lambda chains: chains.write_bytes(b"broken"), lambda chains: chains.unlink()])
+def test_chains_that_cannot_be_used_or_are_not_there_choose_nothing_and_break_nothing(fitted, damage):
+    fitted.keep(["small"], 100, measured())
+    damage(fitted.pair.draft_folders["small"] / FOLDER / "validation.json.xz")
+    set_policies(fitted, lambda: False)
+    assert fitted.chosen("small") is None and not fitted.is_unset("small")
+
+
+def test_the_usual_run_is_set_before_anybody_asks(fitted):
+    prepare_usual(fitted, lambda: False)
+    chosen = fitted.chosen("small")
+    assert f"disco:{chosen.arguments['disco']}" in fitted.warm
+    measure_asked(fitted, lambda: False)
+    assert fitted.chosen("small") == chosen
+
+
+def test_a_run_uses_what_was_chosen_and_names_it(fitted, monkeypatch):
+    monkeypatch.setattr(KnownCosts, "chosen", lambda self, draft: CHOSEN)
+    run = run_of(fitted, ["autoregressive", "static:5", "disco", "specdecpp:auto", "small/costaware"])
+    names = ["autoregressive", "static:5", "disco:0.65", "specdecpp:0.35", "small/costaware:1.2"]
+    assert [trace.lane for trace in run.lanes] == run.settings.lanes == names
+    assert f"--lanes={','.join(names)}" in command_line(run.settings)
+    assert run_of(fitted, list(DEFAULT_LANES)).settings.lanes == ["autoregressive", "static:5", "disco:0.65", "oracle"]
+
+
+def test_a_number_in_a_lane_wins(fitted, monkeypatch):
+    monkeypatch.setattr(KnownCosts, "chosen", lambda self, draft: CHOSEN)
+    lanes = ["disco:0.4", "specdecpp:0.9", "costaware:0.7"]
+    assert run_of(fitted, lanes).settings.lanes == lanes
+    assert run_of(fitted, ["disco:0.65", "disco"]).settings.lanes == ["disco:0.65", "disco"], "each lane once"
+
+
+def test_the_named_lanes_decide_alike_under_other_curves(fitted, as_kept, monkeypatch):
+    """Policies that weigh the costs of their run do so if they are given those of the run that is repeated."""
+    monkeypatch.setattr(KnownCosts, "chosen", lambda self, draft: CHOSEN)
+    fitted.keep(["small"], 21, measured(0.02, 1.02))
+    here = run_of(fitted, ["autoregressive", "disco", "specdecpp", "static:3"])
+    elsewhere = KnownCosts(fitted.pair, costs_folder() / "elsewhere")
+    elsewhere.keep(["small"], 21, measured(0.4, 3.0))
+    there = run_of(elsewhere, here.settings.lanes)
+    assert there.costs.verify_curve != here.costs.verify_curve
+    assert [trace.lane for trace in there.lanes] == [trace.lane for trace in here.lanes]
+    assert shapes(there) == shapes(here)
+    weighing = ["autoregressive", "costaware:1.1", "throughput", "specdecpp:auto", "disco"]
+    fitted.sets_lanes = elsewhere.sets_lanes = False
+    here, there = run_of(fitted, weighing), run_of(elsewhere, weighing)
+    assert shapes(there) != shapes(here)
+    elsewhere.given = here.costs
+    again = run_of(elsewhere, weighing)
+    assert shapes(again) == shapes(here)
+    assert again.costs.decision == here.costs.decision and again.costs.verify_curve == here.costs.verify_curve

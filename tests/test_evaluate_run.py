@@ -184,11 +184,6 @@ def test_the_folder_of_another_evaluation_is_refused(tmp_path):
         run(tmp_path, replace(OPTIONS, max_new_tokens=30))
 
 
-def test_a_finished_evaluation_asks_the_models_for_nothing(tmp_path):
-    first, pair = run(tmp_path)[1], ToyPair(agree=0.85)
-    assert run(tmp_path, pair=pair)[1].figures == first.figures and not pair.target.passes
-
-
 def test_with_no_time_one_prompt_of_each_split_is_simulated_and_none_timed(tmp_path):
     for n in (1, 2):  # one more each time
         result = run(tmp_path, replace(OPTIONS, chain_minutes=0.0, minutes=0.0))[1]
@@ -244,12 +239,6 @@ def test_drafts_are_evaluated_with_prompt_lookup(tmp_path):
     assert 5 in timed and 4 not in timed
     assert recommend(result).draft in best
     assert result.drafts[0].name == "ngram"  # cheapest first
-
-
-def test_stopped_drafts_go_on_too(tmp_path):
-    options = replace(OPTIONS, drafts="all", clock_prompts=0)
-    assert all(isinstance(step, Progress) for step in open_evaluation(options, ToyPair(), tmp_path, after(300)).run())
-    assert run(tmp_path, options, ToyPair())[1].drafts
 
 
 def test_trees_are_evaluated_where_they_are_named(tmp_path):

@@ -1,5 +1,6 @@
-"""The recipes of docs/extending.md, followed exactly; a setting is one line, in every place that offers settings."""
+"""The documentation, followed exactly: recipes of docs/extending.md, a setting in one line, the example notebook."""
 
+import ast
 import json
 import os
 import pkgutil
@@ -8,17 +9,22 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 
+import viz.notebook
 from decoding.engines.pair import load_pair
+from decoding.errors import UserError
 from decoding.loop import drafting
 from decoding.records import pairs
 from decoding.records.pairs import ModelFree
 from decoding.records.run_file import load_run
 from tests.page_fakes import ScriptedBackend
 from tests.page_server import page_at, write_recordings
-from tests.tiny_pair import make_tiny_pair
+from tests.runs import make_run
+from tests.tiny_models import make_tiny_pair
 from tests.toy import quick_run
 from tests.web import connect
 
@@ -62,6 +68,7 @@ def test_a_draft_is_a_class_and_two_rows(monkeypatch):
     run = quick_run(["autoregressive", "repeating/static:3", "repeating/oracle"], prompt="abcdabcd")
     assert all(trace.verdict.same for trace in run.lanes) and set(run.chains) == {"repeating"}
     assert run.lane("repeating/static:3").iterations[0].n_drafted == 3
+    assert run.pair.drafts["repeating"].source == "repetition"
 
 
 def test_a_backend_is_a_class_that_yields_events(tmp_path):
@@ -151,3 +158,72 @@ def test_a_new_setting_is_one_line_and_is_offered_everywhere():
     command = [sys.executable, "-c", ADD_A_LINE + FIND_IT]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "found everywhere", done.stderr[-2000:]
+
+
+# -- the example notebook, cell by cell, over a backend without models
+
+NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "speculoscope.ipynb"
+CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+CODE = ["".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"]
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    backend = ScriptedBackend()
+    monkeypatch.setattr(viz.notebook, "choose_backend", lambda: backend)
+    viz.notebook._default_backend.cache_clear()
+    return backend
+
+
+def run_cell(source: str, scope: dict[str, Any]) -> Any:
+    """As in a notebook: a cell shows the value of its last line."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), scope)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), scope) if last else None
+
+
+def test_every_cell_of_the_example_shows_something(scripted):
+    scope: dict[str, Any] = {}
+    _, *shown = [run_cell(cell, scope) for cell in CODE]  # the first one finds the project
+    assert len([line for line in CODE[1].splitlines() if line.strip()]) == 3
+    assert shown[0]._repr_html_().startswith("<iframe srcdoc=")
+    assert isinstance(shown[1], go.Figure)
+    assert "var(--" not in shown[1].to_json()
+    assert shown[2]["static:5"] > 0
+    assert "ten-steps" in shown[3].html
+    recorded = scope["recorder"].run
+    assert [trace.policy for trace in recorded.lanes] == ["autoregressive", "assisted", "lookup"]
+    assert all(trace.verdict.same for trace in recorded.lanes) and shown[4]._repr_html_().startswith("<iframe srcdoc=")
+    assert scripted.requests[0].prompt == "def mean(values):"
+
+
+def test_the_first_cell_finds_the_project_from_the_notebook_s_own_folder():
+    look = "import importlib.util as util; assert util.find_spec('viz.notebook')"
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    started = [sys.executable, "-c", f"{CODE[0]}\n{look}"]  # like Jupyter's kernel, in this folder
+    subprocess.run(started, cwd=NOTEBOOK.parent, env=surroundings, check=True, timeout=60)
+
+
+def test_one_command_installs_jupyter_and_opens_the_example():
+    project = NOTEBOOK.parents[1]
+    rules = (project / "Makefile").read_text(encoding="utf-8")
+    assert "jupyterlab" in (project / "requirements-notebook.txt").read_text(encoding="utf-8")
+    assert "pip install --quiet --disable-pip-version-check -r requirements-notebook.txt" in rules
+    opened = re.search(r"^notebook: .*\n\t.* jupyter lab (\S+)", rules.replace("$(BIN)/", " "), re.MULTILINE)
+    assert opened and project / opened[1] == NOTEBOOK
+    assert "make notebook" in (project / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_is_said(scripted):
+    with pytest.raises(UserError):
+        viz.notebook.compare("x", ["static:0"])
+    with pytest.raises(UserError, match="There is no lesson"):
+        viz.notebook.lesson(make_run(), "nothing")
+
+
+def test_a_frame_can_be_saved_and_lets_nothing_out_of_its_attribute(tmp_path):
+    frame = viz.notebook.player(make_run(hostile=True))
+    assert frame._repr_html_().count('"') == 8  # four attributes, whatever the texts are
+    frame.save(tmp_path / "run.html")
+    assert (tmp_path / "run.html").read_text(encoding="utf-8") == frame.html

@@ -1,7 +1,5 @@
 """Lessons as data, the recordings that they use, and the command that records what they need."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -39,7 +39,7 @@ from decoding.records.trace import Chain, Guesses
 from .commands import command
 from .feature_pair import WIDTH, load_feature_pair
 from .learned_heads import make_features, make_heads, make_weights
-from .tiny_pair import make_tiny_pair
+from .tiny_models import make_tiny_pair
 from .toy import quick_run
 
 OPTIONS = FitOptions("code", n_train=22, n_validation=3, max_new_tokens=24, epochs=1)

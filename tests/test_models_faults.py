@@ -14,7 +14,6 @@ from decoding.engines import checks, loading, sources
 from decoding.engines.checks import free_memory
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.formats import find_format
-from decoding.engines.hub import Repository
 from decoding.engines.lean import is_lean
 from decoding.engines.loading import choose_device, describe_model, load_hf_model, read_config
 from decoding.engines.tokenizer import load_tokenizer
@@ -24,6 +23,7 @@ from decoding.records.events import guarded
 from tests.fake_cuda import fake_cuda
 from tests.fakes import small_request
 from tests.lean_models import lean_config, random_model
+from tests.test_models_hub import FakeHub
 
 
 @pytest.fixture
@@ -118,13 +118,11 @@ def test_a_type_that_transformers_does_not_know(folder):
 
 @pytest.mark.parametrize("broken, words", [(None, "it has no config.json"), ("{", "its config.json is not JSON")])
 def test_a_repository_without_a_readable_config(tmp_path, broken, words):
-    files = {"tokenizer.json": 2, "model.safetensors": 9} | ({"config.json": 1} if broken else {})
-
-    def fetch(repository, file, on_bytes):
-        (tmp_path / file).write_text(broken or "{}")
-        return tmp_path / file
-
-    hub = SimpleNamespace(look=lambda name: Repository(name, "main", files), fetch=fetch)
+    (tmp_path / "model").mkdir()
+    for file, text in {"tokenizer.json": "{}", "model.safetensors": "", "config.json": broken}.items():
+        if text is not None:
+            (tmp_path / "model" / file).write_text(text)
+    hub = FakeHub(tmp_path / "hub", {"org/model": tmp_path / "model"})
     with pytest.raises(UserError, match=f"org/model .*{words}"):
         sources.HubSource("org/model", hub).inspect(lambda message, fraction: None)
 

@@ -11,13 +11,13 @@ import torch
 
 from decoding.engines import gguf as gguf_module
 from decoding.engines.gguf import unpack
-from decoding.engines.hub import Repository
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.records import gguf_record, pairs
 from decoding.records.fingerprint import fingerprint
 from decoding.records.gguf_record import ORIGIN_FILE, SOURCE_FILE, GgufRecord, read_record
-from tests.test_models_descriptions import describe
+from tests.test_models_hub import FakeHub
+from tests.test_models_pairs import describe
 from tests.tiny_gguf import write_gguf
 
 FILE = "tiny.Q8_0.gguf"
@@ -44,27 +44,16 @@ def record(made, tmp_path, monkeypatch):
     return GgufRecord("tiny", FILE, digest, "Q8_0", package="tiny-package==1", module="tiny_package")
 
 
-class FakeHub:
-    """Gives the file at ``path`` for whatever is asked; none: it cannot be reached."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self.path, self.asked = path, []
-
-    def fetch(self, repository: Repository, file: str, on_bytes) -> Path:
-        if self.path is None:
-            raise UserError("The Hub did not give it: no network.")
-        self.asked.append((repository.name, repository.revision, file))
-        on_bytes(self.path.stat().st_size)
-        return self.path
+NO_HUB = FakeHub(Path(), {})
 
 
-def unpacked(record: GgufRecord, hub: FakeHub | None = None) -> Path:
-    return unpack(record, hub or FakeHub(), lambda message, fraction: None)
+def unpacked(record: GgufRecord, hub: FakeHub = NO_HUB) -> Path:
+    return unpack(record, hub, lambda message, fraction: None)
 
 
 def test_the_package_is_found_without_importing_it_and_unpacked_once(record, monkeypatch):
     reports = []
-    folder = unpack(record, FakeHub(), lambda message, fraction: reports.append((message, fraction)))
+    folder = unpack(record, NO_HUB, lambda message, fraction: reports.append((message, fraction)))
     assert "tiny_package" not in sys.modules
     assert reports[0][0].startswith("Unpacking tiny from Q8_0 to bfloat16") and reports[-1][1] > reports[0][1]
     origin = json.loads((folder / ORIGIN_FILE).read_text())
@@ -113,11 +102,11 @@ def test_another_file_of_that_name_is_refused(record):
         unpacked(record)
 
 
-def test_without_the_package_it_comes_from_the_hub_at_its_revision(record, made):
+def test_without_the_package_it_comes_from_the_hub_at_its_revision(record, made, tmp_path):
     absent = GgufRecord("tiny", FILE, record.sha256, "Q8_0", repository="org/tiny", revision="abc", size=100)
-    hub = FakeHub(made[0])
+    hub = FakeHub(tmp_path / "hub", {"org/tiny": made[0].parent})
     assert (unpacked(absent, hub) / "model.safetensors").is_file()
-    assert hub.asked == [("org/tiny", "abc", FILE)]
+    assert hub.fetched == [("org/tiny", "abc", FILE)]
 
 
 def test_with_neither_a_sentence_says_what_to_do(record, monkeypatch):

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
 from decoding.backends.jobs import Jobs
 from decoding.bench.against import floor_bytes
-from decoding.bench.lossless import check_lossless, plain_reference
+from decoding.bench.lossless import plain_reference
 from decoding.comparison.kept_costs import KnownCosts
 from decoding.comparison.kept_texts import KeptTexts
 from decoding.engines.choosing import target_formats
@@ -27,10 +27,10 @@ from decoding.records.run_file import run_from_json
 from tests.commands import command
 from tests.lean_models import ids, lean, random_model
 from tests.tiny_gguf import HEADS, LAYERS, write_gguf
-from tests.tiny_pair import make_tiny_pair
+from tests.tiny_models import make_tiny_pair
 from viz.settings import command_line
 
-from .test_models_invariance import WIDE
+from .test_models_lean import WIDE
 
 pytestmark = pytest.mark.usefixtures("all_cores")
 
@@ -131,19 +131,12 @@ def test_a_drafts_reduced_head_takes_eight_bits():
 
 
 def test_every_lane_writes_the_plain_text_of_the_format(folders):
-    pair = load(folders)
-    prompts = [pair.encode_prompt(text) for text in ("def f(x):", "ababab")]
-    *_, counts = check_lossless(pair, plain_reference(pair), prompts, 12, range(1, 4))
-    assert counts.compared == counts.equal > 20
-    text = plain_reference(pair)(prompts[0], 12)
-    assert len(text.tokens) == len(text.gaps) and min(text.gaps) >= 0
-
-
-def test_the_lossless_command_takes_them(folders):
-    words = ["--target", folders[0], "--draft", folders[1], "--limit=1", "--max-new-tokens=5", "--longest=1"]
+    words = ["--target", folders[0], "--draft", folders[1], "--limit=2", "--max-new-tokens=12", "--longest=3"]
     ended = command("lossless", *words, "--weights=int4", "--json")
-    found = json.loads(ended.out[ended.out.index("{") :])
-    assert ended.status == 0 and found["equal"] == found["compared"] > 1
+    found, pair = json.loads(ended.out[ended.out.index("{") :]), load(folders)
+    assert ended.status == 0 and found["equal"] == found["compared"] > 20
+    text = plain_reference(pair)(pair.encode_prompt("ababab"), 12)
+    assert len(text.tokens) == len(text.gaps) and min(text.gaps) >= 0
 
 
 def test_a_run_records_them_and_its_command_repeats_them(folders):

@@ -1,13 +1,10 @@
 """The race's figures show the run's data."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.analysis.counts import counts
 from decoding.analysis.metrics import speedup
-from decoding.records.request import CompareRequest
-from tests.toy import ToyPair, finished_run
+from tests.toy import ToyPair, quick_run
 from viz.figures.race import draw_run, plain, static_speedups
 
 from .runs import HOSTILE, make_run
@@ -98,7 +95,7 @@ def test_labels_are_safe_in_plotly():
 
 
 def test_the_lookahead_figure_shows_the_deepest_guess_of_a_tree():
-    run = finished_run(CompareRequest("abc", lanes=["tree:6", "static:3"], max_new_tokens=40), ToyPair(agree=0.7))
+    run = quick_run(["tree:6", "static:3"], ToyPair(agree=0.7))
     (ticks,) = [one for one in drawn(run)["lookahead"].figure.data if one.name == "deepest guess of a tree (dots)"]
     its = [it for it in run.lane("tree:6").iterations if it.drafted]
     assert list(ticks.y[::3]) == [it.deepest for it in its] and list(ticks.x[::3]) == [it.start for it in its]

@@ -1,7 +1,5 @@
 """The form as a link and as a command line, without what is hostile in them; and what it says before a run."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -18,7 +16,7 @@ from decoding.errors import UserError
 from decoding.records.generate import ENGINE
 from decoding.records.machine import describe_machine
 from decoding.records.request import SETTINGS, CompareRequest
-from tests.page_fakes import fake_pair
+from tests.fakes import fake_pair
 from tests.page_server import write_recordings
 from tests.runs import HOSTILE, make_run
 from viz.choices import BEST_SL, GROUPS, lane_choices, lane_lines, read_lanes

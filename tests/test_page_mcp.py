@@ -1,7 +1,5 @@
 """The page's tools for language models, called by the official client."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The content of the Evaluation and Drafts tabs."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io
@@ -28,8 +26,8 @@ from viz.player.names import lane_name
 from viz.reports.report import PAPERS, DraftsReport, EvaluationReport, beside_evaluation, is_stale, with_names
 from viz.reports.tab import MOST_KEPT, Kept, _answers, _finish, job_options
 
-from .evaluations import make_drafts, make_evaluation, on_clock, renamed
-from .page_fakes import fake_pair
+from .evaluations import make_drafts, make_evaluation, make_papers, on_clock
+from .fakes import fake_pair
 
 KINDS = [(EvaluationReport, make_evaluation), (DraftsReport, make_drafts)]
 
@@ -113,7 +111,7 @@ def titled(report: dict, title: str) -> dict:
 
 def papers_result() -> EvaluationResult:
     """The synthetic evaluation as if on two of the papers' data sets, clocked in part."""
-    result = renamed(make_evaluation(), {"code": "humaneval", "prose": "gsm8k", "tests": "mtbench"})
+    result = make_papers({"code": "humaneval", "prose": "gsm8k", "tests": "mtbench"})
     result.setting.pair = "toy"
     timed = [one for one in on_clock(result, 3).figures if "clock_" in one.metric]
     return replace(result, figures=[*result.figures, *timed])

@@ -1,6 +1,4 @@
-"""Kept runs, the table of a run, and the browser's requests to the server."""
-
-from __future__ import annotations
+"""Kept runs, the table of a run, and the browser's requests to the server, those of the Learn tab among them."""
 
 import base64
 import csv
@@ -14,6 +12,7 @@ import textwrap
 import time
 import zlib
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,15 +20,20 @@ import pytest
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.proposal import depths_of
-from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, save_run
 from viz.export import run_csv
+from viz.learn.lessons import OWN_RECORDINGS, shipped_lessons
+from viz.learn.roles import find_roles, readable_runs
+from viz.learn.tab import learn_answers
 from viz.server_functions import answers
 from viz.session import Visits
 from viz.store import DAYS, MAX_FRAGMENT_CHARS, RunStore, SharedRuns
 
+from .page_server import write_recordings
 from .runs import HOSTILE, make_run
-from .toy import ToyPair, finished_run
+from .toy import ToyPair, quick_run
+
+pytestmark = pytest.mark.usefixtures("files_read_here")
 
 LANES = ("autoregressive", "static:5", "oracle")
 
@@ -40,9 +44,23 @@ def store(tmp_path):
     return RunStore(RecordedBackend(tmp_path), keep=3, warm=2)
 
 
+def functions_of(store: RunStore) -> dict:
+    return {function.__name__: function for function in (*answers(store, Visits()), *learn_answers(store))}
+
+
 @pytest.fixture
 def functions(store):
-    return {function.__name__: function for function in answers(store, Visits())}
+    return functions_of(store)
+
+
+@pytest.fixture(scope="module")
+def learn(tmp_path_factory):
+    """The functions of a page with a quick and a slow run."""
+    slow = make_run(identifier="slow", match=0.2, c=0.9)
+    folder = tmp_path_factory.mktemp("recordings")
+    return functions_of(
+        RunStore(RecordedBackend(write_recordings(folder, make_run(identifier="quick", match=0.97), slow)))
+    )
 
 
 def test_runs_come_from_the_recordings_or_from_those_added(store):
@@ -118,7 +136,7 @@ def test_the_table_has_a_row_per_token_and_no_cell_that_begins_a_formula():
 
 
 def test_the_table_has_the_place_for_which_each_guess_of_a_tree_was_made():
-    run = finished_run(CompareRequest("abc", lanes=["tree:6"], max_new_tokens=40), ToyPair(agree=0.7))
+    run = quick_run(["tree:6"], ToyPair(agree=0.7))
     rows = csv.DictReader(io.StringIO(run_csv(run)))
     expected = []
     for it in run.lanes[0].iterations:
@@ -168,7 +186,10 @@ def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
 @pytest.mark.parametrize(
     ("name", "query"),
     [
-        ("open_run", "x"),  # what is no name of a run, and no file: test_learn_tab.py, for each function
+        *product(
+            ("open_run", "open_file", "take", "learn_lesson", "learn_export"),
+            ("x", None, [], {}, {"run": "../../etc"}, {"text": 3}, {"lesson": "x", "run": None}),
+        ),
         ("details", {"run": "first", "lane": 99, "iteration": 0, "index": 0}),
         ("details", {"run": "first", "lane": -1, "iteration": 0, "index": 0}),
         ("details", {"run": "first", "lane": True, "iteration": 0, "index": 0}),
@@ -182,6 +203,63 @@ def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
     ],
 )
 def test_a_malformed_question_is_answered_with_a_sentence(functions, name, query):
+    query = {"kind": "link" if name == "take" else "learn"} | query if isinstance(query, dict) else query
     answer = functions[name](query)
     assert set(answer) == {"error"} and answer["error"].endswith((".", ")")), answer
     assert "our fault" not in answer["error"]
+
+
+# -- the Learn tab's requests
+
+
+def test_the_index_names_runs_lessons_and_what_each_run_shows(learn):
+    index = learn["learn_index"]({})
+    assert [one["id"] for one in index["recordings"]][:2] == ["quick", "slow"]
+    assert [lesson["id"] for lesson in index["lessons"]] == [lesson["id"] for lesson in shipped_lessons()]
+    assert index["roles"]["burst"] == "quick"
+    assert index["roles"]["loses"] == "slow"
+
+
+def test_the_lessons_bring_the_runs_that_they_need():
+    own = RecordedBackend(OWN_RECORDINGS)
+    roles = find_roles(readable_runs(own))
+    assert {"everyday", "sampling", "coupling", "drafts", "loses"} <= set(roles)
+    guesses = [one for trace in own.load(roles["sampling"]).lanes for it in trace.iterations for one in it.drafted]
+    chances = [one.accept_probability for one in guesses if one.accept_probability is not None]
+    assert min(chances) < 1, "the lesson shows a guess that is kept with a probability below 1"
+
+
+def test_a_run_comes_with_what_its_replay_needs(learn):
+    payload = learn["open_run"]({"run": "quick", "kind": "learn"})["payload"]
+    assert payload["lanes"][1]["name"] == "Static 5"
+    assert len(payload["lanes"][1]["times"]) == 4 * len(payload["lanes"][1]["details"])
+    assert payload["finish"] == "length"
+    assert ["rule", "greedy"] in payload["settings"]
+
+
+def test_the_lessons_runs_open_in_the_race_too(learn):
+    for info in RecordedBackend(OWN_RECORDINGS).recordings():
+        asked = [{"run": info.id, "kind": kind} for kind in ("payload", "learn")]
+        race, lesson = [learn["open_run"](query)["payload"] for query in asked]
+        assert race["shows"] == info.shows and lesson["title"] == info.title
+        assert "details" in lesson["lanes"][0] and "details" not in race["lanes"][0]
+    assert "error" in learn["open_run"]({"run": "quick", "kind": "figures"})
+
+
+def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(learn):
+    lesson = shipped_lessons()[0] | {"title": "</script><img src=x onerror=alert(1)>"}
+    page = learn["learn_export"]({"lesson": json.dumps(lesson), "run": "quick"})
+    assert page["name"] == "speculoscope-ten-steps.html"
+    assert "<img src=x" not in page["text"]
+    assert "default-src 'none'" in page["text"]
+
+
+def test_an_exported_lesson_holds_the_runs_of_all_its_steps(learn):
+    lesson = next(one for one in shipped_lessons() if one["id"] == "one-sl")
+    asked = {"lesson": json.dumps(lesson), "run": "quick", "roles": {"everyday": "quick", "loses": "slow", "x": "y"}}
+    page = learn["learn_export"](asked)["text"].replace(" ", "")
+    assert '"roles":{"everyday":"quick","loses":"slow"}' in page
+    assert page.count('"id":"slow"') == 1 and '"id":"quick"' in page
+    assert "error" in learn["learn_export"](asked | {"roles": {"loses": "../../etc"}})
+    alone = learn["learn_export"](asked | {"roles": {"loses": ["slow"]}})["text"].replace(" ", "")
+    assert '"id":"slow"' not in alone

@@ -94,8 +94,10 @@ def test_the_form_offers_every_policy_once():
 
 
 def test_the_form_calls_lanes_as_the_race_does_and_understands_those_names():
+    assert (lane_name("oracle:best"), lane_name("specdecpp:auto")) == ("Oracle best", "SpecDec++ auto")
     for name, lane in lane_choices([]):
         assert name.removesuffix(" (fit first)") == lane_name(lane)
+        assert lane_heading(lane)["caption"] == lane_caption(lane) != ""
         assert lane_of_name(lane_name(lane)) == lane and lane_of_name(lane) == lane
     assert lane_of_name("static 7") == "static:7" and lane_of_name("Static 7 · small") == "small/static:7"
     assert lane_of_name("conf") == "confidence" and lane_of_name("Orac · small") == "small/oracle"  # typed, then Enter

@@ -1,4 +1,4 @@
-"""Run files: they are read back equal, and hostile ones are refused. JSON Lines, from which work resumes."""
+"""Run files: read back equal, hostile ones refused. JSON Lines, from which work resumes. Texts that are shown whole."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from decoding.errors import UserError
 from decoding.records.json_lines import Lines
 from decoding.records.request import CompareRequest, check_request
 from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_json, save_run, to_plain
+from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
 from tests.runs import make_run
 
@@ -245,3 +246,47 @@ def test_another_key_is_refused_or_begins_again(tmp_path):
     assert written(path) == [KEY, {"n": 1}]
     assert Lines(path, KEY | {"of": 2}, stale="restart").records == []
     assert written(path) == [KEY | {"of": 2}]
+
+
+# -- display text: lossless, also if characters are split over tokens
+
+
+def tokens_of(chunks: list[bytes]) -> dict[int, TokenText]:
+    vocab = {}
+    for index, chunk in enumerate(chunks):
+        try:
+            vocab[index] = TokenText(chunk.decode("utf-8"))
+        except UnicodeDecodeError:
+            vocab[index] = TokenText("\ufffd", bytes=chunk.hex())
+    return vocab
+
+
+@given(st.text(max_size=60), st.lists(st.integers(0, 200), max_size=30))
+def test_any_split_of_any_text_is_shown_without_loss(text, cuts):
+    data = text.encode("utf-8")
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut <= len(data))})
+    chunks = [data[low:high] for low, high in zip(edges, edges[1:])]
+    shown = pieces(range(len(chunks)), tokens_of(chunks))
+    assert len(shown) == len(chunks)
+    assert "".join(shown) == text
+
+
+@given(st.lists(st.binary(min_size=1, max_size=4), max_size=12))
+def test_any_bytes_at_all_decode_as_python_would(chunks):
+    vocab = {index: TokenText("\ufffd", bytes=chunk.hex()) for index, chunk in enumerate(chunks)}
+    assert whole_text(range(len(chunks)), vocab) == b"".join(chunks).decode("utf-8", "replace")
+
+
+def test_a_character_stands_at_the_token_that_completes_it():
+    vocab = tokens_of([b"a", b"\xf0\x9f", b"\x98\x80", b"b"])
+    assert pieces([0, 1, 2, 3], vocab) == ["a", "", "😀", "b"]
+
+
+def test_a_character_that_never_completes_is_marked():
+    vocab = tokens_of([b"a", b"\xf0\x9f", b"b"])
+    assert pieces([0, 1, 2], vocab) == ["a", "", "\ufffdb"]
+    assert pieces([0, 1], vocab) == ["a", "\ufffd"]
+
+
+def test_unknown_ids_and_broken_hex_are_marked():
+    assert pieces([7, 0], {0: TokenText("x", bytes="zz")}) == ["\ufffd", "\ufffd"]

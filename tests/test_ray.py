@@ -3,8 +3,6 @@
 Needs ray, which the other tests do without (requirements-ray.txt): where it is missing, these are counted as not run.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -30,7 +28,7 @@ from decoding.records.request import CompareRequest, Grant
 
 from . import web
 from .fakes import check_stream
-from .tiny_pair import make_tiny_pair
+from .tiny_models import make_tiny_pair
 from .waiting import wait_until
 
 ray = pytest.importorskip("ray", reason="not run: ray is not installed (requirements-ray.txt)")

@@ -29,8 +29,7 @@ from viz.figures.race import draw_run
 from viz.player.payload import run_payload
 
 from .commands import command
-from .tiny_models import make_model, tiny_config
-from .tiny_pair import make_lively_pair
+from .tiny_models import make_lively_pair, make_model, tiny_config
 
 PROMPT = "ab ab ab ab"
 N = 24

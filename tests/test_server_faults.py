@@ -1,7 +1,5 @@
 """Failures between a front end and a served backend, over real sockets: each ends with a clear sentence."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

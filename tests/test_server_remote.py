@@ -1,9 +1,7 @@
-"""A served backend and the client that follows it, over real sockets on loopback.
+"""A served backend, its metrics, and the client that follows it, over real sockets on loopback.
 
 What every backend does with a run, this one too: test_backends_contract.py. Faults between them: test_server_faults.py.
 """
-
-from __future__ import annotations
 
 import json
 import subprocess
@@ -11,19 +9,24 @@ import sys
 import textwrap
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from decoding.backends.local import LocalBackend
+from decoding.backends.metrics import Metrics
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.soak import SoakOptions, SoakResult, _Lifetimes, compare_throughput, soak
 from decoding.errors import UserError
-from decoding.records.events import event_to_json
+from decoding.records.events import Event, event_to_json
 from decoding.records.request import Grant
+from decoding.records.run_file import run_from_dict
 from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, begin, check_stream, compare, last_sentence, small_request
+from tests.page_fakes import ScriptedBackend
 from tests.serving import answered, served_at
 from tests.waiting import wait_until
 
@@ -201,7 +204,7 @@ def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
 
 
 def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(url):
-    """The models are in the worker or on the server. The page itself: tests/test_page_app.py."""
+    """The models are in the worker or on the server. The page itself: tests/test_space.py."""
     script = textwrap.dedent(f"""
         import sys
         for name in ("torch", "transformers"):
@@ -215,3 +218,96 @@ def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(url):
         assert compare(choose_backend(url="{url}"))[-1].kind == "finished"
     """)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=170)
+
+
+# -- Prometheus metrics, compared with the run files of the runs that they count
+
+LANES = ["autoregressive", "static:4", "confidence:0.5"]
+HEADERS = {"Authorization": "Bearer s3cret"}
+
+
+def numbers(text: str) -> dict[tuple[str, ...], float]:
+    """(name, label value, ...) -> value of all samples; labels in the order of their names."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """What /metrics says after two runs and two refusals, one of them of a misnamed run, and one of the runs."""
+    with served_at(ScriptedBackend(), token="s3cret") as url:
+        remote = RemoteBackend(url, "s3cret")
+        finished = [compare(remote, lanes=LANES)[-1] for _ in range(2)]
+        assert compare(remote, lanes=["static:x"])[-1].kind == "failed"
+        assert web.put(f"{url}/runs/short", headers=HEADERS).status_code == 400
+        assert web.get(f"{url}/metrics").status_code == 401
+        answer = web.get(f"{url}/metrics", headers=HEADERS)
+        remote.close()
+    assert answer.headers["content-type"].startswith("text/plain")
+    return numbers(answer.text), run_from_dict(finished[0].data["run"])
+
+
+def test_tokens_times_and_acceptance_are_those_of_the_run_files(measured):
+    found, run = measured
+    times, by_place = 2 * len(run.lanes[0].repeats), Counter()  # two runs, each with its repeats
+    for trace in run.lanes:
+        of = (trace.draft or "", "synthetic", trace.policy)
+        assert found[("vllm:generation_tokens_total", *of)] == times * len(trace.output)
+        assert found[("vllm:request_decode_time_seconds_count", *of)] == times
+        seconds = 2 * sum(repeat.decode_s for repeat in trace.repeats)
+        assert found[("vllm:request_decode_time_seconds_sum", *of)] == pytest.approx(seconds)
+        drafted = [iteration for iteration in trace.iterations if iteration.drafted]
+        if drafted:
+            n_drafted, accepted = sum(it.n_drafted for it in drafted), sum(it.n_accepted for it in drafted)
+            assert found[("vllm:spec_decode_num_drafts_total", *of)] == times * len(drafted)
+            assert found[("vllm:spec_decode_num_draft_tokens_total", *of)] == times * n_drafted
+            assert found[("vllm:spec_decode_num_accepted_tokens_total", *of)] == times * accepted
+            by_place.update(place for it in drafted for place in range(it.n_accepted))
+    for place, count in by_place.items():
+        name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        assert found[name, "shallow", "synthetic", str(place)] == times * count
+
+
+def test_runs_are_counted_by_how_they_ended(measured):
+    found, _ = measured
+    assert found["speculoscope:runs_total", "finished"] == found["speculoscope:runs_total", "refused"] == 2
+    assert found["vllm:num_requests_running",] == found["vllm:num_requests_waiting",] == 0
+    assert found["vllm:e2e_request_latency_seconds_count",] == 2
+
+
+def test_stages_and_the_line_are_timed():
+    now = [0.0]
+    metrics = Metrics(clock=lambda: now[0])
+    events = [
+        (0.0, "queued", {"place": 1}),
+        (2.0, "queued", {"place": 0}),
+        (5.0, "progress", {"stage": "loading"}),
+        (6.0, "progress", {"stage": "loading"}),
+        (9.0, "progress", {"stage": "measuring"}),
+        (10.0, "cancelled", {}),
+    ]
+    seen = []
+    for event in metrics.watched(Event("r" * 8, seq, kind, data) for seq, (_, kind, data) in enumerate(events)):
+        found = numbers(metrics.text().decode())
+        seen.append((found["vllm:num_requests_waiting",], found["vllm:num_requests_running",]))
+        if not event.is_last:
+            now[0] = events[event.seq + 1][0]
+    assert seen == [(1, 0), (1, 0), (0, 1), (0, 1), (0, 1), (0, 0)]
+    found = numbers(metrics.text().decode())
+    assert found["vllm:request_queue_time_seconds_sum",] == 5.0
+    assert found["speculoscope:stage_seconds_sum", "loading"] == 4.0
+    assert found["speculoscope:stage_seconds_sum", "measuring"] == 1.0
+    assert found["vllm:e2e_request_latency_seconds_sum",] == 10.0
+    assert found["speculoscope:runs_total", "cancelled"] == 1
+
+
+def test_a_run_that_nobody_reads_to_its_end_is_counted_as_such():
+    metrics = Metrics()
+    events = metrics.watched(iter([Event("r" * 8, 0, "queued", {"place": 0}), Event("r" * 8, 1, "cancelled", {})]))
+    next(events)
+    events.close()
+    found = numbers(metrics.text().decode())
+    assert found["speculoscope:runs_total", "abandoned"] == 1 and found["vllm:num_requests_waiting",] == 0

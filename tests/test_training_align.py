@@ -24,7 +24,7 @@ from training.align.draft_folder import write_head_ids
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
 from training.align.rows import RowDecoder
-from training.align.stream import good_prompt, split_of
+from training.align.stream import Text, good_prompt, split_of
 from training.align.suite import suite_of
 from training.align.teacher import ChatModel, Teacher, turns_of
 
@@ -98,10 +98,9 @@ def test_texts_hold_the_targets_own_distributions(chat, written):
             assert (text.top_ids[text.answer :, 0] == text.ids[text.answer :]).all()
 
 
-def test_every_text_is_a_good_prompt_and_its_answer(chat, written):
-    turns = turns_of(chat.tokenizer())
-    found = list(all_texts(written))
-    assert len(shard_files(written)) > 1
+def good_texts(chat: ChatModel, folder: Path) -> list[Text]:
+    """The texts in ``folder``, after a look at each: it is a good prompt, of its own, and its answer."""
+    turns, found = turns_of(chat.tokenizer()), list(all_texts(folder))
     assert len({text.prompt.casefold() for text in found}) == len(found)
     for text in found:
         assert good_prompt(text.prompt)
@@ -109,6 +108,11 @@ def test_every_text_is_a_good_prompt_and_its_answer(chat, written):
         answer = text.ids[text.answer :].tolist()
         assert len(answer) == ANSWER or answer[-1] == turns.end
         assert turns.end not in answer[:-1]
+    return found
+
+
+def test_every_text_is_a_good_prompt_and_its_answer(chat, written):
+    assert good_texts(chat, written) and len(shard_files(written)) > 1
 
 
 def test_writing_goes_on_where_it_stopped(chat, written, tmp_path):
@@ -314,13 +318,18 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
     assert "tvd++-sampled" in card and f"{facts['drafts']['one-layer']['match']['rate']:.3f}" in card
 
 
-def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, monkeypatch):
+def reading_recipes(monkeypatch, *plan) -> list[str]:
+    """The names of drafts that read the states of a model of two layers, and of one that reads the text alone."""
     monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
-    plan = replace(feature_run.YOUNG, batch_tokens=1024)
     own = {"feature": ((1, 2), 0), "heads": ((2,), 3), feature_run.TEXT_ONLY: ((), 0)}
     for name, (layers, heads) in own.items():
-        recipe = feature_run.FeatureRecipe(layers, "one-layer", plan, heads)
+        recipe = feature_run.FeatureRecipe(layers, "one-layer", *plan, heads=heads)
         monkeypatch.setitem(feature_run.RECIPES, name, recipe)
+    return list(own)
+
+
+def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, monkeypatch):
+    own = reading_recipes(monkeypatch, plan := replace(feature_run.YOUNG, batch_tokens=1024))
     in_one_pass = feature_run.FeatureRecipe((1, 2), "feature", plan, block=4)
     monkeypatch.setitem(feature_run.RECIPES, "block", in_one_pass)
     distil.distil("one-layer", tokens=3000)

@@ -11,10 +11,18 @@ from decoding.errors import UserError
 from training.align import distil, feature_run, gpu, together
 from training.align import teacher as teachers
 from training.align.data import all_texts
-from training.align.stream import TEMPERATURES, good_prompt
+from training.align.stream import TEMPERATURES
 from training.align.teacher import Teacher, turns_of
 
-from .test_training_align import ANSWER, align, chat, tiny_places, written  # noqa: F401  # fixtures
+from .test_training_align import (  # noqa: F401  # fixtures
+    ANSWER,
+    align,
+    chat,
+    good_texts,
+    reading_recipes,
+    tiny_places,
+    written,
+)
 
 CPU = torch.device("cpu")
 
@@ -31,14 +39,8 @@ def at_once(chat, tmp_path_factory):  # noqa: F811
 
 def test_texts_written_at_once_are_good_prompts_and_their_answers(chat, at_once):  # noqa: F811
     turns, model = turns_of(chat.tokenizer()), chat.load(torch.float32)
-    found = list(all_texts(at_once))
-    assert len({text.prompt.casefold() for text in found}) == len(found)
+    found = good_texts(chat, at_once)
     assert sorted({text.temperature for text in found}) == pytest.approx(TEMPERATURES)
-    for text in found:
-        answer = text.ids[text.answer :].tolist()
-        assert good_prompt(text.prompt)
-        assert text.ids[text.answer - len(turns.between) : text.answer].tolist() == turns.between
-        assert (len(answer) == ANSWER or answer[-1] == turns.end) and turns.end not in answer[:-1]
     for text in [text for text in found if text.temperature == 0][:12]:
         ids = torch.tensor([[*turns.before, *text.ids.tolist()]])
         with torch.no_grad():
@@ -68,14 +70,10 @@ def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, 
 @pytest.fixture
 def shipped(tiny_places, monkeypatch):  # noqa: F811
     """A shipped draft of text, from which drafts that read states start, in a house with a GPU."""
-    monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
+    reading_recipes(monkeypatch)
     monkeypatch.setattr(together, "gpu", lambda: CPU)
     for plan in ("ON_GPU", "ON_TOP"):
         monkeypatch.setattr(together, plan, replace(getattr(together, plan), batch_tokens=1024))
-    own = {"feature": ((1, 2), 0), "heads": ((2,), 3), feature_run.TEXT_ONLY: ((), 0)}
-    for name, (layers, heads) in own.items():
-        recipe = feature_run.FeatureRecipe(layers, "one-layer", heads=heads)
-        monkeypatch.setitem(feature_run.RECIPES, name, recipe)
     distil.distil("one-layer", tokens=3000)
     (tiny_places / "drafts").mkdir(parents=True)
     return (distil.DRAFTS / "one-layer").rename(tiny_places / "drafts" / "one-layer")

@@ -159,7 +159,6 @@ def test_orthogonalise_flattens_the_singular_values():
         assert values.min() > 0.5 and values.max() < 1.4
 
 
-@pytest.mark.muon
 def test_batched_muon_is_torchs_muon():
     torch.manual_seed(0)
     ours = [nn.Parameter(torch.randn(24, 16)) for _ in range(3)] + [nn.Parameter(torch.randn(16, 48))]

@@ -1,7 +1,5 @@
 """httpx's functions and Gradio's client, with a busy machine's patience: httpx itself gives up after 5 s of silence."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import httpx

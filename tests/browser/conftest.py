@@ -1,7 +1,5 @@
 """Pages for the browser tests. The browser itself is one for the whole run: tests/conftest.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +11,7 @@ from tests.page_server import LANES, page_at, write_recordings
 from tests.runs import make_run
 from viz.player.payload import run_payload
 
-from .opening import WAIT, faults, open_file, open_page
-from .player_pages import open_export
+from .opening import WAIT, faults, open_export, open_file, open_page
 
 LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
 expect.set_options(timeout=WAIT)

@@ -1,24 +1,19 @@
 """Frame times of the player on a run of 4 lanes x 2,000 tokens: ``python -m tests.browser.frames [frames]``.
 
 A measurement, not a test: it wants a quiet machine. Replay at the default speed, dragging the rail from end to end,
-seeking at random, moving the SL slider. First the frame times; then, in a second pass under tracing, where the
-processor time of a frame goes: the page's main thread by kind, and drawing, which happens on other threads (headless
-Chromium draws in software: rasterising and putting the layers together is what a graphics card would do).
-Tracing slows a frame down; processor times say what a frame costs whatever else the machine does, roughly.
+seeking at random, moving the SL slider. The processor times are those of the page's main thread: they say what a frame
+costs whatever else the machine does, roughly.
 """
-
-from __future__ import annotations
 
 import gzip
 import json
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from tests.browser.player_pages import open_export
+from tests.browser.opening import open_export
 from tests.runs import make_run
 from viz.player.payload import run_payload
 from viz.tools.chromium import open_chromium
@@ -28,17 +23,6 @@ MODES = {
     "drag": "player.seek((n % 150) / 150 * player.total)",
     "random seek": "player.seek(((n * 0.618) % 1) * player.total)",
     "SL slider": "player.simulate(n % 20)",
-}
-KINDS = {
-    "FunctionCall": "script",
-    "UpdateLayoutTree": "style",
-    "Layout": "layout",
-    "PrePaint": "paint",
-    "Paint": "paint",
-    "Layerize": "layers",
-    "Commit": "layers",
-    "RasterTask": "raster",
-    "Display::DrawAndSwap": "display",
 }
 MEASURE = """async ([act, frames]) => {
   const step = new Function("n", act), times = [];
@@ -60,7 +44,7 @@ MEASURE = """async ([act, frames]) => {
 
 
 def main(frames: int = 300) -> None:
-    run = make_run(size="large")
+    run = make_run(n_tokens=2000, alternatives=2)
     wire = json.dumps(run_payload(run), separators=(",", ":")).encode()
     print(f"payload {len(wire) / 1e6:.2f} MB, {len(gzip.compress(wire)) / 1e6:.2f} MB compressed")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
@@ -75,7 +59,6 @@ def main(frames: int = 300) -> None:
             busy = (_busy(session) - before) / frames * 1000
             p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
             print(f"{name:12} p50 {p50:5.1f} ms  p99 {p99:5.1f} ms  max {times[-1]:5.1f} ms  cpu {busy:4.1f} ms")
-            print(f"{'':12} {_by_kind(browser, page, act, frames // 3)}")
         browser.close()
 
 
@@ -83,22 +66,6 @@ def _busy(session) -> float:
     """Processor seconds of the page's main thread."""
     metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
     return metrics["TaskDuration"]
-
-
-def _by_kind(browser, page, act: str, frames: int) -> str:
-    """Processor time per traced frame, ms, by kind."""
-    browser.start_tracing(page=page, categories=["devtools.timeline", "disabled-by-default-devtools.timeline", "viz"])
-    page.evaluate(MEASURE, [act, frames])
-    spent: Counter[str] = Counter()
-    for event in json.loads(browser.stop_tracing())["traceEvents"]:
-        if event.get("ph") == "X" and event["name"] in KINDS and not _inner(event):
-            spent[KINDS[event["name"]]] += event.get("tdur", 0)
-    return "  ".join(f"{kind} {spent[kind] / 1000 / frames:.2f}" for kind in dict.fromkeys(KINDS.values()))
-
-
-def _inner(event) -> bool:
-    """Painting of a part, which the painting of the document contains."""
-    return event["name"] == "Paint" and event["args"].get("data", {}).get("nodeName") != "#document"
 
 
 if __name__ == "__main__":

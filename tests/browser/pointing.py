@@ -1,7 +1,5 @@
 """What the browser tests do with a page: fill in its form, take and open runs, point at a token, ask axe."""
 
-from __future__ import annotations
-
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 

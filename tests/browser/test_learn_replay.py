@@ -1,7 +1,5 @@
 """The browser's replay equals the what-if module's, over all policies."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

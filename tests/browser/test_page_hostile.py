@@ -1,7 +1,5 @@
 """Hostile text on every path into the page: it is shown as text or refused with a sentence, and nothing executes."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote
 

@@ -1,7 +1,5 @@
 """The Learn tab in a real browser: step by step, be the policy, what if, links."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

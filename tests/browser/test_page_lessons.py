@@ -1,7 +1,5 @@
 """Lessons in a real browser: each to its end, their numbers, on paper, in one file, for teachers."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -16,7 +14,7 @@ from viz.player.payload import run_payload
 from viz.store import RunStore
 
 from .conftest import LEARN
-from .player_pages import wait_until
+from .opening import wait_until
 from .pointing import download, open_text, serious_light_or_dark
 
 

@@ -1,10 +1,8 @@
 """How the page behaves in other windows: axe, a phone, dark, keyboard only."""
 
-from __future__ import annotations
-
 from playwright.sync_api import expect
 
-from tests.evaluations import make_drafts, make_evaluation, renamed
+from tests.evaluations import make_drafts, make_papers
 from viz.player.names import lane_name
 from viz.reports.report import report_of
 
@@ -83,7 +81,7 @@ def open_folds(page, job: str) -> None:
 
 def test_reports_fit_a_phone_axe_finds_nothing_serious_and_their_words_explain_themselves(shared_page, page_url):
     page = shared_page(page_url, **PHONE)
-    reports = {"evaluate": report_of(renamed(make_evaluation(), OF_PAPERS)), "drafts": report_of(make_drafts())}
+    reports = {"evaluate": report_of(make_papers(OF_PAPERS)), "drafts": report_of(make_drafts())}
     for tab, (job, report) in zip(("Evaluation", "Drafts"), reports.items()):
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(f"#report-{job} .sp-status")).to_contain_text("No results are shipped")
@@ -105,7 +103,7 @@ def test_the_tables_of_a_report_sort_by_their_numbers(shared_page, page_url):
     page = shared_page(page_url, **DARK)
     page.get_by_role("tab", name="Evaluation").click()
     expect(page.locator("#report-evaluate .sp-status")).to_contain_text("No results are shipped")
-    result = renamed(make_evaluation(), OF_PAPERS)
+    result = make_papers(OF_PAPERS)
     show_report(page, "evaluate", report_of(result).content("Shipped results"))
     expect(page.locator("#report-evaluate .sp-answer .main-svg").nth(2)).to_be_visible()
     assert page.locator("#report-evaluate .sp-table:visible").count() == 0  # folded

@@ -1,7 +1,5 @@
 """The form over pairs that chat, see scenes, read photographs or continue texts: labels, commands, pictures."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -11,7 +9,8 @@ from playwright.sync_api import expect
 
 from decoding.pictures.photo import START
 from decoding.records.request import CompareRequest
-from tests.page_fakes import ScriptedBackend, fake_pair
+from tests.fakes import fake_pair
+from tests.page_fakes import ScriptedBackend
 from tests.page_server import page_at, write_recordings
 from tests.waiting import wait_until
 from viz.picture_form import SCENES

@@ -1,7 +1,5 @@
 """The page over the real worker process and a tiny random pair: Drafts measured to the end, a run, a crash, a run."""
 
-from __future__ import annotations
-
 import os
 import signal
 

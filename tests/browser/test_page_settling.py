@@ -1,7 +1,5 @@
 """A run on the page between its first repeat and its end: it plays, its figures settle, Stop keeps what is there."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

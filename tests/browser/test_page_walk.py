@@ -1,7 +1,5 @@
 """A visitor's whole way through the Race tab, in a real browser over a scripted backend."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

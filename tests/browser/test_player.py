@@ -1,13 +1,11 @@
 """The player in a real browser: clock, texts, strips, details, simulations."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.analysis import metrics
 from decoding.analysis.whatif import simulate_lane
 from decoding.records.text import whole_text
-from tests.browser.player_pages import settle, stop_at, wait_until
+from tests.browser.opening import settle, stop_at, wait_until
 from tests.page_server import LANES
 from tests.runs import make_run
 from viz.player.details import token_details

@@ -1,14 +1,11 @@
 """The player where it lives: live runs, hostile texts, phones, themes, reduced motion, assistive technology."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.analysis.metrics import speedup
 from decoding.records.text import whole_text
 from decoding.records.trace import TokenText
-from tests.browser.opening import PHONE
-from tests.browser.player_pages import hear_events, lane_text, live_events, stop_at, wait_until
+from tests.browser.opening import PHONE, hear_events, lane_text, live_events, stop_at, wait_until
 from tests.browser.pointing import serious_light_or_dark
 from tests.page_server import LANES
 from tests.runs import make_run

@@ -1,16 +1,12 @@
 """Iterations whose guesses branch, in the player and step by step in the Learn tab."""
 
-from __future__ import annotations
-
 import pytest
 
 from decoding.records.proposal import depths_of, path_to
-from decoding.records.request import CompareRequest
 from decoding.records.text import whole_text
-from tests.browser.opening import PHONE
-from tests.browser.player_pages import hear_events, lane_text, live_events, open_export, stop_at, wait_until
+from tests.browser.opening import PHONE, hear_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.browser.pointing import serious_light_or_dark
-from tests.toy import ToyPair, finished_run
+from tests.toy import ToyPair, quick_run
 from viz.export import export_lesson
 from viz.player.details import token_details
 from viz.player.payload import run_payload
@@ -21,7 +17,7 @@ TREE = 1  # its lane
 
 @pytest.fixture(scope="module")
 def run():
-    return finished_run(CompareRequest("abcabc", lanes=LANES, max_new_tokens=60, repeats=2), ToyPair(agree=0.6))
+    return quick_run(LANES, ToyPair(agree=0.6), "abcabc", max_new_tokens=60, repeats=2)
 
 
 def branching(run) -> int:

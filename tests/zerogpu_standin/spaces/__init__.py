@@ -3,8 +3,6 @@
 For rehearsals (viz/tools/space_rehearsal.py); what crosses the border to the GPU's process is pickled, as there.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import pickle

@@ -1,6 +1,4 @@
-"""What the page's server accepts, and how much one visitor may run at a time."""
-
-from __future__ import annotations
+"""The page's server: what it accepts, how much one visitor may run, the endpoint for programs, the document."""
 
 import json
 import logging
@@ -13,15 +11,21 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from gradio.utils import diff
+from gradio_client.utils import apply_diff
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from viz.assets.document import Document
 
 from decoding.errors import UserError
+from decoding.records.run_file import run_from_json
 from tests import web
 from viz import api
+from viz.api import keyed_items
 from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
 from viz.session import PER_ADDRESS, PER_SESSION, Visits, address_of
 
@@ -198,3 +202,88 @@ def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
         stream = web.get(f"{url}gradio_api/call/compare/{event}").text
         last = json.loads(stream.rstrip().rpartition("data: ")[2])
         assert "not read for too long" in json.dumps(last)
+
+
+# -- the endpoint for programs, through gradio_client as in the README
+
+
+def test_compare_streams_numbered_events_and_ends_with_the_run(url):
+    """That the streamed tokens are the run's: test_backends_contract.py, whose Space is such a client."""
+    job = web.connect(url).submit(
+        prompt="def f():", lanes=["autoregressive", "static:3"], max_new_tokens=10, repeats=2, api_name="/compare"
+    )
+    events = list(job)
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    kinds = [event["kind"] for event in events]
+    assert kinds[0] == "queued" and kinds[-1] == "finished" and "iterations" in kinds
+    run = run_from_json(json.dumps(events[-1]["data"]["run"]))
+    assert run.settings.prompt == "def f():" and [trace.lane for trace in run.lanes] == ["autoregressive", "static:3"]
+    assert {event["run"] for event in events} == {run.id}
+
+
+def test_clients_can_apply_gradio_s_differences_between_events():
+    def event(lengths, first):
+        items = [{"start": 0, "d": [[i, "accepted"] for i in range(n)], "e": None} for n in lengths]
+        return keyed_items({"kind": "iterations", "data": {"lane": 0, "first": first, "items": items}})
+
+    before, after = event([5, 4, 6], 0), event([1, 0], 3)
+    same_places = event([1, 0, 2], 0)
+    assert apply_diff(before, diff(before, after)) == after
+    assert apply_diff(before, diff(before, same_places)) == same_places
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"prompt": "x", "temperature": "NaN"}, "Temperature must be a number from 0 to 5, not nan"),
+        ({"prompt": 5}, "Prompt must be text"),
+        ({"prompt": "x", "lanes": [{"a": 1}]}, "Lanes must be a list of texts"),
+        ({"prompt": "x", "chat": "yes"}, "Chat must be"),
+        ({"prompt": "x", "chat": {"ask": 1}}, "Chat must be"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_a_sentence(url, arguments, sentence):
+    events = list(web.connect(url).submit(**arguments, api_name="/compare"))
+    assert [event["kind"] for event in events][-1] == "failed"
+    assert sentence in events[-1]["data"]["message"]
+
+
+def test_only_compare_is_offered_to_programs_and_nothing_to_language_models_unasked(url):
+    assert list(web.connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+    assert web.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
+
+
+# -- this project's parts of the page's document: included once
+
+PAGE = "<html><head><title>x</title></head><body><gradio-app></gradio-app></body></html>"
+WRITTEN = "<html><head><title>x</title><i></i></head><body><b></b><gradio-app></gradio-app></body></html>"
+OTHER = "<html><head></head><body>Sign in</body></html>"
+
+
+@pytest.fixture
+def client():
+    async def pieces():
+        for piece in (PAGE[:30], PAGE[30:]):
+            yield piece
+
+    routes = [
+        Route("/", lambda request: HTMLResponse(PAGE)),
+        Route("/streamed", lambda request: StreamingResponse(pieces(), media_type="text/html")),
+        Route("/other", lambda request: HTMLResponse(OTHER)),
+        Route("/text", lambda request: PlainTextResponse(PAGE)),
+    ]
+    return TestClient(Starlette(routes=routes, middleware=[Middleware(Document, head="<i></i>", body="<b></b>")]))
+
+
+@pytest.mark.parametrize("path", ["/", "/streamed"])
+def test_our_parts_are_in_the_page_once(client, path):
+    response = client.get(path)
+    assert response.text == WRITTEN
+    assert response.headers["content-length"] == str(len(WRITTEN))
+
+
+def test_what_is_no_page_stays_as_it_is(client):
+    assert client.get("/other").text == OTHER
+    text = client.get("/text")
+    assert text.text == PAGE
+    assert client.get("/nowhere").status_code == 404

@@ -1,0 +1,240 @@
+"""What evaluations report: a recommendation, also for other engines; figures beside the papers'; what is shipped."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from decoding.errors import UserError
+from decoding.evaluation import results
+from decoding.evaluation.advice import recommend, settings_titles, transformers_settings, vllm_settings
+from decoding.evaluation.published import AHEAD_TITLE, COLUMNS, ELSEWHERE, PUBLISHED, TITLE, papers_tables
+from decoding.evaluation.report import markdown, ship, tables_of, to_csv
+from decoding.evaluation.results import SHIPPED, EvaluationResult, load_result, result_name, shipped_name
+from decoding.lookahead.lanes import parse_lane
+from decoding.records.fingerprint import fingerprint
+from decoding.records.pairs import PairDescription, embedded_pairs
+from tests.evaluations import changed, make_drafts, make_evaluation, make_papers
+from viz.player.names import lane_name
+
+
+def test_the_recommendation_is_the_fastest_draft_and_is_written_out_for_other_engines():
+    result = make_drafts()
+    advice = recommend(result)
+    best = max(result.drafts, key=lambda draft: result.value("speedup", draft.best_policy, draft=draft.name))
+    assert advice.draft == best.name and lane_name(best.best_lane).split(" · ")[0] in advice.sentences[0]
+    config = json.loads(advice.vllm.partition("--speculative-config ")[2].strip("'"))
+    assert config["num_speculative_tokens"] == best.best_sl
+
+
+@pytest.mark.parametrize(
+    "lane, lines",
+    [
+        ("x/static:7", ["num_assistant_tokens = 7", '"constant"', "threshold = 0\n"]),
+        ("x/heuristic", ["num_assistant_tokens = 5", '"heuristic"', "threshold = 0\n"]),
+        ("x/confidence:0.3", ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n"]),
+        ("x/disco", ["has no disco policy", "num_assistant_tokens = 7"]),
+    ],
+)
+def test_settings_for_transformers(lane, lines):
+    draft = replace(make_drafts().drafts[0], name="x", best_sl=7)
+    text = transformers_settings(draft, parse_lane(lane), "source", "target")
+    for line in lines:
+        assert line in text
+    compile(text, "settings", "exec")
+
+
+def test_settings_for_prompt_lookup():
+    draft = replace(make_drafts().drafts[0], name="ngram", best_sl=9)
+    text = transformers_settings(draft, parse_lane("ngram/static:9"), "", "t")
+    assert "prompt_lookup_num_tokens=9, max_matching_ngram_size=3" in text
+    assert '"method": "ngram"' in vllm_settings(draft, "", "t")
+
+
+def test_a_losing_ladder_is_called_losing():
+    assert "No draft gains anything" in recommend(make_drafts(c=4.0)).sentences[0]
+
+
+@pytest.mark.parametrize(
+    "lane, titles",
+    [
+        ("static:4", ("The same in transformers", "The same in vLLM")),
+        ("confidence:0.4", ("The same in transformers", "The nearest in vLLM")),
+        ("disco", ("The nearest in transformers", "The nearest in vLLM")),
+    ],
+)
+def test_another_engine_s_settings_are_called_the_same_only_if_it_has_the_policy(lane, titles):
+    assert settings_titles(make_drafts().drafts[0], parse_lane(lane)) == titles
+    assert recommend(make_drafts()).titles[1].endswith("in vLLM")
+
+
+def test_the_best_sl_in_hindsight_is_told_from_the_one_that_validation_chose():
+    result = make_drafts()
+    name = recommend(result).draft
+    speedups = {sl: one.value for sl, one in result.by_sl(name).items()}
+    peak = max(speedups, key=speedups.__getitem__)
+    drafts = [replace(draft, best_sl=peak + 1) for draft in result.drafts]
+    said = " ".join(recommend(replace(result, drafts=drafts)).sentences)
+    assert f"in hindsight, on the test prompts, {name} is fastest at a fixed SL of {peak}" in said
+    assert f"SL {peak + 1}, which validation chose, reaches {speedups[peak + 1]:.2f}×" in said
+
+
+# -- measured figures compared with the papers'
+
+
+def test_without_a_data_set_of_the_papers_there_is_no_table():
+    assert papers_tables(make_evaluation()) == []
+    assert TITLE not in [table.title for table in tables_of(make_evaluation())]
+
+
+def rows_of(result, title: str = TITLE) -> list[list[str]]:
+    table = next(one for one in tables_of(result) if one.title == title)
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_each_data_set_has_the_papers_rows_and_ours():
+    sources = [
+        (row[0], row[1].rpartition(", ")[0] or row[1])
+        for row in rows_of(make_papers({"code": "humaneval", "prose": "gsm8k"}))
+    ]
+    assert all(sources.count((suite, "here, simulated")) == 1 for suite in ("humaneval", "gsm8k"))
+    assert len([one for one in sources if one[0] in ("humaneval", "gsm8k")]) == 5  # two papers, one, and two of ours
+    assert {one[0] for one in sources} == {"humaneval", "gsm8k", *ELSEWHERE}
+
+
+def own_figures(result, how: str = "here, simulated") -> dict[str, str]:
+    """By policy, the cells of our row; and its "source"."""
+    row = next(row for row in rows_of(result) if row[1].startswith(how))
+    return {"source": row[1], **dict(zip(COLUMNS, row[3:], strict=True))}
+
+
+def test_our_figures_are_the_result_s():
+    result = make_papers({"code": "mbpp"})
+    own = own_figures(result)
+    opt = result.find("speedup", "static-opt", "mbpp")
+    assert own["static-opt"].startswith(f"{opt.value:.2f}× [{opt.low:.2f}, ")
+    assert own["source"] == f"here, simulated, {opt.n} prompts"
+    assert own["disco"] == ""  # no such policy was evaluated
+
+
+def test_the_column_of_sl_5_shows_no_other_static_sl():
+    result = make_papers({"code": "mbpp"})
+    five = own_figures(result)["static:5"]
+    three = [one._replace(policy="static:3", value=9.0) for one in result.figures if one.policy == "static:5"]
+    result.figures += three
+    result.lanes = {"static:3": "static:3", **result.lanes}
+    assert own_figures(result)["static:5"] == five
+    del result.lanes["static:5"]
+    assert own_figures(result)["static:5"] == ""
+
+
+def test_clocked_figures_have_a_row_of_their_own():
+    result = make_papers({"code": "mbpp"})
+    assert not any(row[1].startswith("here, on the clock") for row in rows_of(result))
+    oracle = result.find("speedup", "oracle", "mbpp")
+    timed = changed(result, oracle._replace(metric="clock_speedup", n=3))
+    assert own_figures(timed, "here, on the clock")["source"] == "here, on the clock, 3 prompts"
+    assert own_figures(timed, "here, on the clock")["static-opt"] == "" and own_figures(timed)["static-opt"]
+
+
+def test_how_far_a_policy_is_ahead_of_the_best_static_sl_there_and_here():
+    result = make_papers({"code": "mbpp"})
+    rows = {(row[0], row[1].partition(",")[0]): row[2:] for row in rows_of(result, AHEAD_TITLE)}
+    assert rows["mbpp", "DISCO"] == ["+10.9%", "", "+28.1%"]  # 1 - 1.64 / 1.84, 1 - 1.64 / 2.28
+    cut = result.find("cut", "oracle", "mbpp")
+    assert rows["mbpp", "here"][-1].startswith(f"{cut.value:+.1%} [{cut.low:+.1%}, {cut.high:+.1%}]")
+
+
+def test_the_papers_figures_are_in_the_long_table_too():
+    lines = to_csv([make_papers({"code": "mbpp"})]).splitlines()
+    assert any("DISCO" in line and ",disco,mbpp," in line and ",1.84," in line for line in lines)
+
+
+def test_published_figures_name_their_source():
+    assert all("arXiv" in row.source and row.setting and row.speedups for row in PUBLISHED)
+
+
+# -- the shipped evaluations belong to the shipped weights: after a change of the weights they must be repeated
+
+STALE = "repeat it with python -m decoding evaluate --ship (and --drafts all)"
+
+
+def names_of(pair: PairDescription) -> list[str]:
+    return [result_name(pair.name, drafts, papers) for drafts in (False, True) for papers in (False, True)]
+
+
+def shipped() -> list[tuple[PairDescription, EvaluationResult]]:
+    found = []
+    for pair in embedded_pairs():
+        for name in names_of(pair):
+            path = SHIPPED / name
+            if path.exists():
+                found.append((pair, load_result(path)))
+    return found
+
+
+def is_stale(pair: PairDescription, result: EvaluationResult) -> bool:
+    setting = result.setting
+    made_with = {setting.draft: setting.draft_fingerprint}
+    if result.drafts:
+        made_with |= {draft.name: draft.fingerprint for draft in result.drafts if draft.name in pair.drafts}
+        named = [name for name in pair.drafts if not pair.kind_of(name).purpose]
+        made_with |= {name: "" for name in named if name not in made_with}  # a draft that it lacks
+    now = {name: fingerprint(Path(pair.drafts[name])) for name in made_with if name in pair.drafts}
+    return fingerprint(Path(pair.target)) != setting.target_fingerprint or now != made_with
+
+
+def test_shipped_results_were_made_with_the_shipped_weights():
+    for pair, result in shipped():
+        assert not is_stale(pair, result), f"{shipped_name(result)} is stale: {STALE}"
+
+
+def test_shipped_reports_are_those_of_the_shipped_results():
+    for _, result in shipped():
+        written = (SHIPPED / shipped_name(result)).with_suffix(".md").read_text(encoding="utf-8")
+        assert written == markdown(result), f"{shipped_name(result)}: write its report with evaluate --result --ship"
+
+
+def test_every_shipped_file_belongs_to_a_pair():
+    names = {name for pair in embedded_pairs() for name in names_of(pair)}
+    assert {path.name for path in SHIPPED.glob("*.json")} <= names
+
+
+# -- their files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make, suites, name",
+    [
+        (make_evaluation, {"code": 2}, "synthetic"),
+        (make_drafts, {"code": 2}, "synthetic-drafts"),
+        (make_evaluation, {"humaneval": 2, "gsm8k": 1}, "synthetic-papers"),
+    ],
+)
+def test_shipped_results_are_named_after_their_pair_and_data_sets(tmp_path, make, suites, name):
+    result = make()
+    result.setting.prompts = suites
+    path, written = ship(result, tmp_path)
+    assert (path.name, written.name) == (f"{name}.json", f"{name}.md")
+    assert load_result(path) == result
+
+
+@pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/2"}', "NaN"])
+def test_damaged_results_are_refused_in_a_sentence(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="not an evaluation"):
+        load_result(path)
+
+
+def test_plain_data_that_is_no_result_is_refused():
+    with pytest.raises(UserError):
+        results.result_from_dict({"figures": float("nan")})
+
+
+def test_an_unwritable_place_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot write"):
+        results.save_result(make_evaluation(), tmp_path / "file" / "x.json")
