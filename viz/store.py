@@ -87,7 +87,7 @@ class RunStore:
         Raises UserError.
         """
         path = self._place(identifier)
-        with explained(f"Cannot write the run file {path}"):
+        with explained("This page cannot keep the run"):
             write_whole(path, text)
         with self._lock:
             self._kept[identifier] = path.stat().st_size

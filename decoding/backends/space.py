@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
@@ -140,5 +141,6 @@ def _in_own_form(event: Any, run: str) -> tuple[Any, dict[str, Any]]:
 
 def _cancel_when(job: Job, gone: threading.Event) -> None:
     gone.wait()
-    if not job.done():
-        job.cancel()
+    with suppress(Exception):  # whatever the client's libraries raise of a Space that is gone
+        if not job.done():
+            job.cancel()

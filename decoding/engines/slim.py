@@ -161,5 +161,5 @@ def _target_weights(target: Path, layers: list[int]) -> list[tuple[str, Tensor]]
 def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file.parent.name}/{file.name} cannot be read ({error}): fetch the draft again.") from error

@@ -35,9 +35,12 @@ def write_card(pair: Path) -> None:
     facts = json.loads((pair / "alignment.json").read_text())
     table = pair / LOSSES_FILE
     losses = json.loads(table.read_text()) if table.is_file() else []
+    default = json.loads((pair / "pair.json").read_text())["default_draft"]
     with replacing_file(pair / "README.md") as file:
         file.write(
-            "\n".join([HEAD, *_drafts(facts), *_reading(facts), *_training(facts), *_losses(losses), *_limits()])
+            "\n".join(
+                [HEAD, *_drafts(facts, default), *_reading(facts), *_training(facts), *_losses(losses), *_limits()]
+            )
         )
 
 
@@ -45,7 +48,7 @@ def _interval(figure: dict[str, float], sign: str = "") -> str:
     return f"{figure['rate']:{sign}.3f} [{figure['low']:{sign}.3f}, {figure['high']:{sign}.3f}]"
 
 
-def _drafts(facts: dict[str, Any]) -> list[str]:
+def _drafts(facts: dict[str, Any], default: str) -> list[str]:
     any_row = facts["drafts"][DEFAULT]
     rows = [
         f"| {name} | {RECIPES[name].note} | {row['layers']} x {row['width']} | {row['head_rows']:,} "
@@ -55,6 +58,7 @@ def _drafts(facts: dict[str, Any]) -> list[str]:
     ]
     return [
         "## Drafts\n",
+        f"The pair's default draft is {default}.\n",
         "| draft | what it is | layers x width | head rows | match rate, greedy | acceptance, temperature 1 "
         "| tokens per target pass, SL 3 | outside the head | training tokens |",
         "| --- " * 9 + "|",

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from ..core.assets import TAGLINE, learn_css, learn_js, player_css, script, styles
 
 BEGIN = "<script>window.SpeculoscopePage.begin();</script>"
-TEMPLATE = "frontend/index.html"  # Gradio's, of the page's document
+TEMPLATES = ("frontend/index.html", "frontend/share.html")  # Gradio's, of the page's document
 
 
 def head() -> str:
@@ -37,10 +37,11 @@ def put_into_document() -> None:
     one of the settings that its scripts read when they have all been loaded, about a second later.
     """
     original = FileSystemLoader(STATIC_TEMPLATE_LIB)
-    text = original.get_source(templates.env, TEMPLATE)[0]
+    texts = {name: original.get_source(templates.env, name)[0] for name in TEMPLATES}
     for place, part in (("</head>", head()), ("<gradio-app", BEGIN)):  # nothing stands before gradio-app on the page
-        text = text.replace(place, f"{{% raw %}}{part}{{% endraw %}}{place}", 1)
-    templates.env.loader = ChoiceLoader([DictLoader({TEMPLATE: text}), original])
+        whole = f"{{% raw %}}{part}{{% endraw %}}{place}"
+        texts = {name: text.replace(place, whole, 1) for name, text in texts.items()}
+    templates.env.loader = ChoiceLoader([DictLoader(texts), original])
 
 
 def routes() -> list[Route | Mount]:
