@@ -11,20 +11,19 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from gradio.routes import templates
 from gradio.utils import diff
 from gradio_client.utils import apply_diff
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
-from viz.assets.document import Document
 
 from decoding.errors import UserError
 from decoding.records.run_file import run_from_json
 from tests import web
-from viz import api
+from viz import api, assets
 from viz.api import keyed_items
 from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
 from viz.session import PER_ADDRESS, PER_SESSION, Visits, address_of
@@ -253,37 +252,12 @@ def test_only_compare_is_offered_to_programs_and_nothing_to_language_models_unas
     assert web.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
 
 
-# -- this project's parts of the page's document: included once
-
-PAGE = "<html><head><title>x</title></head><body><gradio-app></gradio-app></body></html>"
-WRITTEN = "<html><head><title>x</title><i></i></head><body><b></b><gradio-app></gradio-app></body></html>"
-OTHER = "<html><head></head><body>Sign in</body></html>"
+# -- this project's parts of the page's document
 
 
-@pytest.fixture
-def client():
-    async def pieces():
-        for piece in (PAGE[:30], PAGE[30:]):
-            yield piece
-
-    routes = [
-        Route("/", lambda request: HTMLResponse(PAGE)),
-        Route("/streamed", lambda request: StreamingResponse(pieces(), media_type="text/html")),
-        Route("/other", lambda request: HTMLResponse(OTHER)),
-        Route("/text", lambda request: PlainTextResponse(PAGE)),
-    ]
-    return TestClient(Starlette(routes=routes, middleware=[Middleware(Document, head="<i></i>", body="<b></b>")]))
-
-
-@pytest.mark.parametrize("path", ["/", "/streamed"])
-def test_our_parts_are_in_the_page_once(client, path):
-    response = client.get(path)
-    assert response.text == WRITTEN
-    assert response.headers["content-length"] == str(len(WRITTEN))
-
-
-def test_what_is_no_page_stays_as_it_is(client):
-    assert client.get("/other").text == OTHER
-    text = client.get("/text")
-    assert text.text == PAGE
-    assert client.get("/nowhere").status_code == 404
+def test_our_parts_are_once_in_each_document_of_gradio():
+    assets.put_into_document()
+    for name in assets.TEMPLATES:
+        text = templates.env.loader.get_source(templates.env, name)[0]
+        for part in (assets.head(), f"{assets.BEGIN}{{% endraw %}}<gradio-app"):
+            assert text.count(part) == 1
