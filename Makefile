@@ -49,13 +49,13 @@ lint: .venv/.dev
 refresh: .venv/.run
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft three-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
-	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature --train 240 --validation 80
+	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature --train 400 --validation 120
 	$(BIN)/python -m decoding fit --pair codepair-15M
-	$(BIN)/python -m decoding evaluate --pair smollm2-135m --ship --clock-prompts 80 --repeats 1 --minutes 16
+	$(BIN)/python -m decoding evaluate --pair smollm2-135m --ship --clock-prompts 80 --repeats 1 --minutes 12
 	$(BIN)/python -m decoding evaluate --pair codepair-15M --ship --chain-minutes 7 --clock-prompts 320 --repeats 1 --minutes 14
 	$(BIN)/python -m decoding evaluate --pair smollm2-135m --drafts all --ship --limit 16 --validation-limit 8 \
 		--clock-prompts 6 --repeats 1 --minutes 3 --chain-minutes 6
-	$(BIN)/python -m decoding recordings --pair smollm2-135m --repeats 3 --max-new-tokens 96
+	$(BIN)/python -m decoding recordings --pair smollm2-135m --max-new-tokens 88
 	$(BIN)/python -m decoding recordings --pair codepair-15M
 	$(BIN)/python -m viz.tools.lessons
 
