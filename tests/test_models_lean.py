@@ -206,9 +206,7 @@ def test_a_step_on_the_device_with_a_reduced_head_names_one_of_all_tokens():
     assert model.draft_step([5], 128).token == kept[choice]
 
 
-# -- bits: neither is claimed if it does not hold
-
-pytestmark = pytest.mark.usefixtures("all_cores")
+# -- a row's bits and logits in float32: neither is claimed if it does not hold
 
 # Many inputs to a layer's last product: oneDNN then sums a single row in another order.
 WIDE = lean_config(intermediate_size=2048, num_hidden_layers=4)
