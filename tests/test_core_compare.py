@@ -128,6 +128,13 @@ def _check_place(model, text, token, p, top):
     assert [one for _, one in top] == pytest.approx(sorted(probabilities, reverse=True)[:5], abs=1e-5)
 
 
+def test_scores_stand_beside_the_token_they_are_about(run):
+    scored = [token for it in run.lane("confidence:0.5").iterations for token in it.drafted if token.score is not None]
+    assert scored
+    for token in scored:
+        assert token.score == pytest.approx(token.p_draft, abs=1e-5) and token.threshold == 0.5
+
+
 def test_holds_come_from_the_chain(run):
     for trace in run.lanes:
         if trace.draft:
@@ -152,6 +159,13 @@ def test_under_sampling_there_is_no_verdict_and_no_chain():
                     assert (token.draw < token.accept_probability) == (token.fate == "accepted")
                     ratio = min(1.0, token.p_target / token.p_draft)
                     assert token.accept_probability == pytest.approx(ratio, abs=1e-3)
+
+
+def test_contexts_that_are_nearly_full():
+    pair = ToyPair(agree=0.9, target_length=40, draft_length=20)
+    run = finished_run(request(lanes=["autoregressive", "static:5"], prompt="a" * 15, max_new_tokens=500), pair)
+    assert {trace.finish for trace in run.lanes} == {"context"} and all(trace.verdict.same for trace in run.lanes)
+    assert run_from_json(run_to_json(run)) == run
 
 
 def test_a_difference_names_its_place_and_gap():

@@ -16,12 +16,41 @@ from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop import drafting
-from decoding.loop.drafting import DraftAbilities, ModelDraft, ModelFreeDraft
+from decoding.loop.drafting import DraftAbilities, ModelDraft, ModelFreeDraft, NgramDraft
 from decoding.records import pairs
 from decoding.records.pairs import DraftKind, ModelFree
 from decoding.records.request import CompareRequest
 from tests.runs import make_costs
 from tests.toy import ToyModel, ToyPair, quick_run
+
+
+class Counting(NgramDraft):
+    """Guesses the number of tokens that it has proposed in this iteration, so not by the text alone."""
+
+    name = "counting"
+    abilities = DraftAbilities(certain=True, text_only=False)
+
+    def step(self, text, state):
+        state.tokens.append(len(state.tokens) % 16)
+        self._rule.propose_certain(state.tokens[-1])
+        return state.tokens[-1]
+
+
+def add_kind(monkeypatch, draft: type[ModelFreeDraft]) -> None:
+    """The two rows that such a class needs."""
+    monkeypatch.setitem(drafting.MODEL_FREE, draft.name, draft)
+    monkeypatch.setitem(pairs.MODEL_FREE, draft.name, ModelFree(draft.name, f"{draft.name} drafts", "a test's"))
+
+
+def test_it_runs_loses_nothing_and_has_a_chain(monkeypatch):
+    add_kind(monkeypatch, Counting)
+    run = quick_run(["autoregressive", "counting/static:3", "static:3"])
+    assert all(trace.verdict.same for trace in run.lanes)
+    assert run.pair.drafts["counting"].source == "counting drafts"
+    assert set(run.chains) == {"small", "counting"}
+    assert [guesses.choice[:3] for guesses in run.chains["counting"].starts[:2]] == [[0, 1, 2], [0, 1, 2]]
+    token = run.lanes[1].iterations[0].drafted[1]
+    assert token.id == 1 and token.draft_choice == 1
 
 
 class Listening(ModelFreeDraft):
@@ -57,8 +86,7 @@ def lane_run(pair, lane):
 
 @pytest.mark.parametrize("lean", [True, False])
 def test_it_receives_the_targets_hidden_states_of_what_was_accepted(tiny_pair, monkeypatch, lean):
-    monkeypatch.setitem(drafting.MODEL_FREE, "listening", Listening)
-    monkeypatch.setitem(pairs.MODEL_FREE, "listening", ModelFree("listening", "listening", "a test's"))
+    add_kind(monkeypatch, Listening)
     if not lean:
         monkeypatch.setattr(loading, "is_lean", lambda config: False)
     folder, draft = tiny_pair

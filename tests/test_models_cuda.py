@@ -324,11 +324,30 @@ def test_an_uncapped_oracle_goes_step_by_step_beyond_the_longest_graph(pairs):
     assert source.take_waiting() is not None and source.take_waiting() is None
 
 
-def test_graphs_are_recorded_off_the_clock(lively_pair, cuda):
-    """A timed lane has all its graphs already, however long its text grows."""
+@pytest.fixture
+def graph_pair(lively_pair, cuda) -> Pair:
+    """The same weights on fixed buffers whose passes are recorded and replayed, timed by CUDA's events."""
     pair = on_fixed_buffers(lively_pair)
     for model in (pair.target, pair.draft()):
-        model._runner.records, model.info.device = True, "cuda"
+        recording(model).info.device = "cuda"
+    return pair
+
+
+def test_a_comparison_on_recorded_graphs(pairs, graph_pair, cuda):
+    lanes = ["static:3", "confidence:0.1"]
+    found = run(graph_pair, lanes=lanes, max_new_tokens=12)
+    expected = run(pairs[0], lanes=lanes, max_new_tokens=12)
+    for one, other in zip(expected.lanes, found.lanes):
+        assert other.verdict.same and one.output == other.output and shape(one) == shape(other)
+        assert other.notes == []
+        assert all(min(repeat.verify_s) > 0 for repeat in other.repeats)
+    assert found.machine.gpu == "a stand-in for a GPU" and cuda.graphs and cuda.waits
+    assert graph_pair.target.note is None and graph_pair.draft().note is None
+
+
+def test_graphs_are_recorded_off_the_clock(graph_pair, cuda):
+    """A timed lane has all its graphs already, however long its text grows."""
+    pair = graph_pair
     prepared = prepare(CompareRequest("x" * 230, lanes=["static:3"], max_new_tokens=40), pair)
     lane, again = (LaneRun(prepared, prepared.lanes[0], make_costs(drafts=["draft"])) for _ in range(2))
     timed = lane.decode()
