@@ -118,6 +118,14 @@ def test_curves_that_are_old_or_doubtful_serve_and_are_asked_for_again(known, ab
     assert not known.tasks and known.find(["small"], 100).verify_curve != COSTS.verify_curve
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"setting": 1}'])
+def test_a_broken_file_is_measured_again(known, content):
+    known.keep(["small"], 100, COSTS)
+    (path,) = known.folder.glob("*.json")
+    path.write_bytes(content)
+    assert known.find(["small"], 100) is None
+
+
 def adjusted_to(monkeypatch, kept: Costs, *, check: float, draft: float) -> Costs:
     """``kept`` after a check of TRIED_SL guesses that took so many plain passes, and as many draft steps."""
 

@@ -311,3 +311,16 @@ def test_weights_that_are_not_finite_are_never_written(tmp_path):
     with pytest.raises(UserError, match="not finite; nothing was written"):
         write_policy(tmp_path, policy)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_leaves_the_old_policy(folder, monkeypatch):
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    before = read_policy(folder, "disco")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr("os.replace", full)
+        write_policy(folder, make_file("disco", seed=1))
+    after = read_policy(folder, "disco")
+    np.testing.assert_array_equal(before.weights["first"], after.weights["first"])
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
