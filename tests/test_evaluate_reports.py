@@ -186,6 +186,25 @@ def is_stale(pair: PairDescription, result: EvaluationResult) -> bool:
     return fingerprint(Path(pair.target)) != setting.target_fingerprint or now != made_with
 
 
+def test_a_table_of_drafts_is_stale_when_any_draft_changes(tmp_path):
+    result = make_drafts()
+    names = [draft.name for draft in result.drafts]
+    for name in ("target", *names):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(name)
+    pair = PairDescription(
+        "tiny", "", "embedded", str(tmp_path / "target"), {name: str(tmp_path / name) for name in names}, names[0]
+    )
+    result.setting.draft = names[0]
+    result.setting.target_fingerprint = fingerprint(tmp_path / "target")
+    for draft in result.drafts:
+        draft.fingerprint = fingerprint(tmp_path / draft.name)
+    result.setting.draft_fingerprint = result.drafts[0].fingerprint
+    assert not is_stale(pair, result)
+    (tmp_path / names[-1] / "model.safetensors").write_bytes(b"new")
+    assert is_stale(pair, result)
+
+
 def test_shipped_results_were_made_with_the_shipped_weights():
     for pair, result in shipped():
         assert not is_stale(pair, result), f"{shipped_name(result)} is stale: {STALE}"

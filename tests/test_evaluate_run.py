@@ -241,6 +241,12 @@ def test_drafts_are_evaluated_with_prompt_lookup(tmp_path):
     assert result.drafts[0].name == "ngram"  # cheapest first
 
 
+def test_stopped_drafts_go_on_too(tmp_path):
+    options = replace(OPTIONS, drafts="all", clock_prompts=0)
+    assert all(isinstance(step, Progress) for step in open_evaluation(options, ToyPair(), tmp_path, after(300)).run())
+    assert run(tmp_path, options, ToyPair())[1].drafts
+
+
 def test_trees_are_evaluated_where_they_are_named(tmp_path):
     lanes = ["static:5", "confidence:0.4", "tree:4", "tree-opt", "costtree", "oracle"]
     steps, result = run(tmp_path, replace(OPTIONS, lanes=lanes))

@@ -83,6 +83,12 @@ def test_auc_of_scores_is_the_chance_that_a_right_guess_scores_higher():
 # -- intervals -----------------------------------------------------------------------------------------
 
 
+def test_a_ratio_of_proportional_sums_has_no_spread():
+    spent = np.array([1.0, 5.0, 2.0, 9.0])
+    found = Bootstrap(4).ratio(2 * spent, spent)
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
+
+
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(3)
     covered = 0
