@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 
@@ -144,6 +145,11 @@ def test_the_last_pair_stays_loaded(tiny_pair):
     assert [bool(found) for found in loadings] == [True, False]
     with pytest.raises(UserError, match="compare, evaluate, drafts"):
         list(jobs.run("dance", {}, "run", lambda: False))
+
+
+def test_serve_refuses_a_taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "Cannot listen" in command("serve", "--port", str(taken.getsockname()[1])).err
 
 
 @pytest.fixture
@@ -304,6 +310,7 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("compare --prompt-file FOLDER/binary", "UTF-8"),
         ("compare --prompt-file FOLDER/large", "too large"),
         ("compare --prompt x --lanes nonsense", "no policy 'nonsense'"),
+        ("compare --prompt x --lanes ''", "No lane"),
         ("compare --prompt x --lanes static:1..20", "choose at most 8"),
         ("compare --prompt x --max-new-tokens 0", "1 to 4,096"),
         ("compare --prompt x --temperature nan", "finite"),
@@ -318,6 +325,7 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("evaluate --minutes -2", "Minutes must be"),
         ("fit --pair nothing-like-it", "There is no pair nothing-like-it"),
         ("fit --target somewhere", "Name the draft's folder as well"),
+        ("fit --target /no/such/target --draft /no/such/draft", "There is no folder"),
         ("gpu-day", "There is no CUDA device here"),
         ("nonsense", "No such command"),
         ("serve --port 0", "1 to 65,535"),

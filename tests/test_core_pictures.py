@@ -164,6 +164,8 @@ def test_broken_pictures_in_run_files_are_refused(run):
     "change, words",
     [
         ({"picture": "a photograph"}, "neither one of the"),
+        ({"picture": "🐱" * 7}, "one to"),
+        ({"picture": "🐱 #x"}, "arrangement"),
         ({"picture": "🐱" * 500}, "characters"),
         ({"chat": False}, "part of a chat"),
     ],

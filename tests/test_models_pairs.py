@@ -1,4 +1,4 @@
-"""pair.json and the pairs command; the real Hub's errors; devices, and pairs that are too large for one GPU."""
+"""pair.json and the pairs command; chat prompts, the real Hub's errors, devices, pairs too large for one GPU."""
 
 import json
 from dataclasses import astuple
@@ -205,6 +205,8 @@ NO_PAIR = "mine/pair.json does not describe a pair"
         ({"draft_weights": {"two": "int8"}}, f"{NO_PAIR}: two is not among"),
         ({"draft_weights": {"a": "int2"}}, f"{NO_PAIR}: at draft_weights"),
         ({"draft_weights": "int2"}, f"{NO_PAIR}: at draft_weights"),
+        ({"draft_weights": ["a"]}, f"{NO_PAIR}: at draft_weights"),
+        ({"draft_weights": True}, f"{NO_PAIR}: at draft_weights"),
     ],
 )
 def test_a_broken_description_is_a_sentence(tmp_path, broken, words):

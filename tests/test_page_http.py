@@ -234,6 +234,7 @@ def test_clients_can_apply_gradio_s_differences_between_events():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        ({"prompt": "x", "lanes": "static:5,static:0"}, "static:0 never drafts"),
         ({"prompt": "x", "temperature": "NaN"}, "Temperature must be a number from 0 to 5, not nan"),
         ({"prompt": 5}, "Prompt must be text"),
         ({"prompt": "x", "lanes": [{"a": 1}]}, "Lanes must be a list of texts"),
