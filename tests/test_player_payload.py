@@ -114,6 +114,11 @@ def test_the_first_sentence_is_honest_when_slower_or_alone():
     assert "by the target alone" in opening(make_run(lanes=("autoregressive",)))
 
 
+def test_a_run_without_a_plain_lane_has_no_speedups():
+    payload = run_payload(make_run(lanes=("static:5",)))
+    assert payload["lanes"][0]["speedup"] is None
+
+
 def test_one_verdict_names_what_differs():
     run = make_run()
     assert verdict(run, lane_name) == {"kind": "same", "text": "Same text in all four lanes."}
@@ -124,6 +129,9 @@ def test_one_verdict_names_what_differs():
         "Static 5 differs from output position 12 on: the target's two best tokens there are 3e-05 logits apart"
         " in bfloat16, a near tie."
     )
+    run.lanes[1].verdict = Verdict(same=None)
+    found = verdict(run, lane_name)
+    assert found["kind"] == "free" and found["text"].startswith("Texts may differ: speculative sampling")
 
 
 def test_every_token_has_its_text(run, payload):

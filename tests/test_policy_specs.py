@@ -93,8 +93,18 @@ def test_the_form_offers_every_policy_once():
     assert {parse_lane(lane).policy for lane in lanes} == set(all_specs())
 
 
+NAMES = {
+    "autoregressive": "Plain",
+    "wide-1x384/static:5": "Static 5 · wide-1x384",
+    "specdecpp:auto": "SpecDec++ auto",
+    "oracle:best": "Oracle best",
+    "ngram/static:10": "Static 10 · ngram",
+}
+
+
 def test_the_form_calls_lanes_as_the_race_does_and_understands_those_names():
-    assert (lane_name("oracle:best"), lane_name("specdecpp:auto")) == ("Oracle best", "SpecDec++ auto")
+    for lane, name in NAMES.items():
+        assert lane_name(lane) == name and lane_heading(lane)["caption"] == lane_caption(lane) != ""
     for name, lane in lane_choices([]):
         assert name.removesuffix(" (fit first)") == lane_name(lane)
         assert lane_heading(lane)["caption"] == lane_caption(lane) != ""
