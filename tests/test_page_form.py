@@ -170,12 +170,12 @@ def test_both_models_are_named_with_their_sizes(tmp_path):
 
 def test_the_range_holds_what_the_closed_form_gives_and_grows_with_the_repeats():
     plain = time_sentence(known_pair(), ["autoregressive"], 100, 1)
-    assert seconds(plain) == [5.0] and plain.startswith("Takes about 5 s here")
+    assert seconds(plain) == [5.0] and plain.startswith("The timing takes about 5 s here")
     low, high = seconds(time_sentence(known_pair(), ["static:5"], 100, 1))
-    decoding, chains = 100 / 3 * 2 * 0.05, 100 * (1 + 20 / 3) * 0.1 * 0.05  # 3 tokens an iteration, a third misses
-    assert low < decoding + chains < high
+    assert low < 100 / 3 * 2 * 0.05 < high  # 3 tokens an iteration, a third misses
     once, thrice = (seconds(time_sentence(known_pair(), LANES, 100, repeats)) for repeats in (1, 3))
-    assert len(once) == 2 and thrice[2] < once[0] + 1 and 2 * once[0] < thrice[0] < thrice[1] < 3 * once[1] + 1
+    assert len(once) == 2 and thrice[2:] == once  # each of them
+    assert thrice[:2] == pytest.approx([3 * one for one in once], abs=2)  # rounded to seconds, as each is
 
 
 @pytest.mark.parametrize(

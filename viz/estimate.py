@@ -1,4 +1,7 @@
-"""Says before a run starts which models it uses and how long it takes, from the cost curves kept for this machine."""
+"""Says before a run which models it uses and how long its timings take, from the cost curves kept for this machine.
+
+What is measured and read untimed comes on top: nobody knows before whether the kept curves still hold.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def _models(pair: PairDescription, recorded: RecordedBackend) -> tuple[Any, Any]
 
 
 def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_tokens: Any, repeats: Any) -> str:
-    """ "Takes 5 to 9 s here, the first timing 2 to 3 s; less if the text ends early." "" where nothing is known."""
+    """ "The timings take 6 to 9 s here, each 2 to 3 s; less if the text ends early." "" where nothing is known."""
     if pair is None or not isinstance(max_new_tokens, int) or not isinstance(repeats, int):
         return ""
     try:
@@ -63,11 +66,9 @@ def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_to
     if not read or measured is None or not drafts <= costs.keys():
         return ""
     once = [sum(_lane_seconds(lane, pair, costs, max_new_tokens, match) for lane in read) for match in MATCH]
-    again = [sum(_chain_seconds(costs[draft], draft, max_new_tokens, match) for draft in drafts) for match in MATCH]
-    whole = [repeats * one + chains for one, chains in zip(once, again)]
-    text = f"Takes {_range(whole)} here"
+    text = f"The timing takes {_range(once)} here"
     if repeats > 1:
-        text += f", the first timing {_range(once)}"
+        text = f"The timings take {_range(repeats * one for one in once)} here, each {_range(once)}"
     return f"{text}; less if the text ends early."
 
 
@@ -85,11 +86,6 @@ def _lane_seconds(lane: Lane, pair: PairDescription, costs: dict[str, Costs], n_
         return of_sl(int(lane.number))
     best = min(map(of_sl, range(1, SL_CAP + 1)))
     return best if match == MATCH[0] else max(best, of_sl(USUAL_SL))
-
-
-def _chain_seconds(costs: Costs, draft: str, n_tokens: int, match: float) -> float:
-    """Seconds for the draft's guesses along the text and after each of its mistakes, which what-if needs."""
-    return n_tokens * (1 + SL_CAP * (1 - match)) * costs.draft_step[draft] * costs.target_s
 
 
 def _range(seconds: Iterable[float]) -> str:

@@ -183,15 +183,15 @@ class _Reader:
 def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> View:
     shaped = rule.shape(row)
     probabilities = softmax(shaped)
-    top = min(top, len(probabilities))
-    best = np.argpartition(probabilities, -top)[-top:]
-    best = best[np.argsort(-probabilities[best], kind="stable")]
+    possible = np.flatnonzero(probabilities)  # a reduced head lacks most ids, and partitioning equal numbers is slow
+    positive = probabilities[possible]
+    best = np.argpartition(positive, -top)[-top:] if top < len(positive) else np.arange(len(positive))
+    best = possible[best[np.argsort(-positive[best], kind="stable")]]
     choice = rule.choices(row[None], position)[0] if isinstance(rule, Coupling) else int(shaped.argmax())
-    positive = probabilities[probabilities > 0]
     return View(
         choice=choice,
         entropy=_short(max(0.0, float(-(positive * np.log(positive)).sum()))),
-        top=[(int(token), _short(probabilities[token])) for token in best if probabilities[token] > 0],
+        top=[(int(token), _short(probabilities[token])) for token in best],
         p={token: _short(probabilities[token]) for token in wanted if token < len(probabilities)},
     )
 
