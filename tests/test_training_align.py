@@ -17,7 +17,7 @@ from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop
 from training.__main__ import app
-from training.align import commands, compare, distil, feature_run, install, recipes, rows, stream, together
+from training.align import commands, compare, distil, feature_drafts, install, recipes, rows, stream, together
 from training.align import teacher as teachers
 from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
 from training.align.draft_folder import write_head_ids
@@ -208,7 +208,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
     places = {"PAIR": pair, "TEXTS": written, "DRAFTS": tmp_path / "drafts", "model": lambda: chat}
-    for module, name in product((commands, compare, teachers, distil, install, feature_run, together), places):
+    for module, name in product((commands, compare, teachers, distil, install, feature_drafts, together), places):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, places[name])
     monkeypatch.setattr(commands, "SUITE_FILE", tmp_path / "chat.jsonl")
@@ -321,17 +321,17 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
 def reading_recipes(monkeypatch, *plan) -> list[str]:
     """The names of drafts that read the states of a model of two layers, and of one that reads the text alone."""
     monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
-    own = {"feature": ((1, 2), 0), "heads": ((2,), 3), feature_run.TEXT_ONLY: ((), 0)}
+    own = {"feature": ((1, 2), 0), "heads": ((2,), 3), feature_drafts.TEXT_ONLY: ((), 0)}
     for name, (layers, heads) in own.items():
-        recipe = feature_run.FeatureRecipe(layers, "one-layer", *plan, heads=heads)
-        monkeypatch.setitem(feature_run.RECIPES, name, recipe)
+        recipe = feature_drafts.FeatureRecipe(layers, "one-layer", *plan, heads=heads)
+        monkeypatch.setitem(feature_drafts.RECIPES, name, recipe)
     return list(own)
 
 
 def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, monkeypatch):
-    own = reading_recipes(monkeypatch, plan := replace(feature_run.YOUNG, batch_tokens=1024))
-    in_one_pass = feature_run.FeatureRecipe((1, 2), "feature", plan, block=4)
-    monkeypatch.setitem(feature_run.RECIPES, "block", in_one_pass)
+    own = reading_recipes(monkeypatch, plan := replace(feature_drafts.YOUNG, batch_tokens=1024))
+    in_one_pass = feature_drafts.FeatureRecipe((1, 2), "feature", plan, block=4)
+    monkeypatch.setitem(feature_drafts.RECIPES, "block", in_one_pass)
     distil.distil("one-layer", tokens=3000)
     for folder in (tiny_places / "drafts" / "one-layer", tiny_places / "drafts" / "captions"):
         shutil.copytree(distil.DRAFTS / "one-layer", folder)

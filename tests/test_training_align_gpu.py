@@ -8,7 +8,7 @@ import torch
 
 from decoding.engines.slim import own_weights
 from decoding.errors import UserError
-from training.align import distil, feature_run, gpu, together
+from training.align import distil, feature_drafts, gpu, together
 from training.align import teacher as teachers
 from training.align.data import all_texts
 from training.align.stream import TEMPERATURES
@@ -87,7 +87,7 @@ def test_drafts_that_are_trained_together_learn_as_each_alone(shipped):
     beside = own_weights(distil.DRAFTS / "one-layer")
     for name, weight in alone.items():
         torch.testing.assert_close(weight, beside[name], atol=0.01, rtol=0.02)
-    log = feature_run.last_of_log(feature_run.log_of("feature"))
+    log = feature_drafts.last_of_log(feature_drafts.log_of("feature"))
     assert log["tokens"] >= 5000 and log["device"] == "cpu" and log["written"] > 5000
 
 

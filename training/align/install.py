@@ -21,8 +21,8 @@ from training.paths import DRAFTS, PAIR, READER, TEXTS
 from .card import READING, write_card
 from .data import read_texts
 from .distil import facts_of, tokens_seen
-from .feature_run import RECIPES as FEATURE_RECIPES
-from .feature_run import TEXT_ONLY, log_of, measure_trained
+from .feature_drafts import RECIPES as FEATURE_RECIPES
+from .feature_drafts import TEXT_ONLY, log_of, measure_trained
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
 from .teacher import ChatModel, Teacher, model, turns_of

@@ -13,7 +13,7 @@ from training.loop import Rates, TimedRun, append_to_log
 from training.paths import DRAFTS, TEXTS
 
 from .distil import Plan
-from .feature_run import RECIPES, FeatureRecipe, FeatureRun, log_of
+from .feature_drafts import RECIPES, FeatureLearner, FeatureRecipe, log_of
 from .measure import facts_of_texts, figures_of_steps
 from .rounding import rounded_layers
 from .teacher import Teacher, gpu, model
@@ -36,7 +36,7 @@ class TogetherRun:
         if others:
             raise UserError("Drafts with layers and those without are trained at other rates: train them apart.")
         self.teacher = teacher
-        self.runs = {name: FeatureRun(RECIPES[name], teacher, self.plan) for name in names}
+        self.runs = {name: FeatureLearner(RECIPES[name], teacher, self.plan) for name in names}
         self.drafts = nn.ModuleDict({name: run.draft for name, run in self.runs.items()})
         self.about: dict[str, float | str] = {"written": facts_of_texts(teacher.folder)["tokens"]}
         if teacher.fresh:

@@ -104,7 +104,7 @@ def start_trunk(folder: Path, embedding: Tensor, bare: bool) -> LlamaForCausalLM
     return trunk
 
 
-class FeatureRun:
+class FeatureLearner:
     """One draft that reads states, with the texts that it learns from."""
 
     def __init__(self, recipe: FeatureRecipe, teacher: Teacher, plan: Plan) -> None:
@@ -222,7 +222,7 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
     """
     teacher, hits, found = Teacher(model(), TEXTS), dict[str, list[np.ndarray]](), {}
     for name in names:
-        run = FeatureRun(RECIPES[name], teacher, RECIPES[name].plan)
+        run = FeatureLearner(RECIPES[name], teacher, RECIPES[name].plan)
         run.load(DRAFTS / name)
         hits[name] = run.rounded_hits(run.texts(teacher.splits["validation"]))
         recipe = RECIPES[name]
