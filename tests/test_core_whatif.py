@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,7 +105,7 @@ def test_trees_write_the_target_s_own_text_and_follow_from_how_one_grows_at_each
     """Whatever policy watches: draft passes included."""
     pair = ToyPair(agree=agree, seed=seed, eos=eos, **({"target_length": 60} if short else {}))
     if head:
-        pair.draft().head_ids = np.arange(1, 16, 2)
+        pair.draft().frequent = range(1, 16, 4)
     settings = dict(max_new_tokens=n, rule=rule[0], temperature=rule[1], stop=stop, seed=seed)
     prepared = prepare(CompareRequest("abcabc", lanes=[lane], **settings), pair)
     draft = prepared.draft_of(prepared.lanes[0])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, OPTConfig
 
+from decoding.engines import text_tokens
 from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.formats.int8 import int8_linear
@@ -182,28 +183,60 @@ def test_rotary_angles_that_depend_on_the_text_s_length_are_left_to_transformers
     assert not is_lean(config)
 
 
-@pytest.mark.parametrize(
-    "engine, weights, tolerance", [(lean, {}, 1e-6), (lean, {"weights": "int8"}, 1e-6), (fixed, {}, 1e-4)]
-)
-def test_a_reduced_head_gives_the_same_logits_for_its_own_rows_and_no_others(engine, weights, tolerance):
+@pytest.mark.parametrize("engine, tolerance", [(lean, 1e-6), (fixed, 1e-4)])
+def test_a_reduced_head_gives_the_whole_heads_logits_for_its_own_tokens_and_those_of_the_text(engine, tolerance):
+    hf_model, kept = random_model(CONFIGS["llama-one-kv-head"]), np.arange(3, 128, 5)
+    model, whole = engine(hf_model, head_ids=torch.from_numpy(kept)), lean(hf_model)
+
+    def compare(found, expected, texts):
+        for row, other, text in zip(all_rows(model, found), expected.numpy(), texts, strict=True):
+            known = np.union1d(kept, text)
+            np.testing.assert_allclose(row[known], other[known], atol=tolerance, rtol=tolerance)
+            assert (np.delete(row, known) == OUTSIDE).all()
+
+    prompt = [7, 8, 9, 8, 21]
+    compare(model.prefill(prompt), whole.prefill(prompt), [prompt])
+    assert model.head_ids.tolist() == [*kept, 7, 9, 21]  # 8 is in the head
+    text = [*prompt, 30, 7, 31]
+    compare(model.extend(text[5:]), whole.extend(text[5:]), [text[:6], text[:7], text])
+    for one in (model, whole):
+        one.rewind(6)
+    compare(model.extend([5, 6]), whole.extend([5, 6]), [[*text[:6], 5], [*text[:6], 5, 6]])
+    compare(model.prefill([5]), whole.prefill([5]), [[5]])
+
+
+def test_a_reduced_head_in_int8_gives_the_same_logits_for_its_own_tokens():
     hf_model, kept = random_model(CONFIGS["llama-one-kv-head"]), torch.arange(3, 128, 5)
-    model, whole = engine(hf_model, head_ids=kept, **weights), lean(hf_model, **weights)
-    first, expected = model.prefill(ids(9)), whole.prefill(ids(9))
-    assert first.shape == (1, len(kept))
-    torch.testing.assert_close(first, expected[:, kept], atol=tolerance, rtol=tolerance)
-    own = model.extend([5, 6])
-    all_of_them, outside = all_rows(model, own), np.setdiff1d(np.arange(128), kept)
-    np.testing.assert_array_equal(all_of_them[:, kept], own)
-    assert (all_of_them[:, outside] == OUTSIDE).all()
+    model, whole = lean(hf_model, head_ids=kept, weights="int8"), lean(hf_model, weights="int8")
+    found, expected = model.prefill([3, 8]), whole.prefill([3, 8])[:, kept]
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_a_step_on_the_device_with_a_reduced_head_names_one_of_all_tokens():
-    kept = torch.arange(3, 128, 5)
-    model = fixed(random_model(CONFIGS["llama"]), head_ids=kept)
-    model.prefill(ids(9))
-    choice = int(model.extend([5])[-1].argmax())
-    model.rewind(9)
-    assert model.draft_step([5], 128).token == kept[choice]
+def test_of_a_reduced_head_a_rows_bits_do_not_depend_on_the_rows_and_tokens_after_it():
+    model, text = lean(random_model(CONFIGS["llama"]), head_ids=torch.arange(3, 128, 5)), ids(20)
+    other = model.fork()
+    model.prefill(text[:1])
+    other.prefill(text[:1])
+    at_once = all_rows(model, model.extend(text[1:]))
+    one_by_one = np.concatenate([all_rows(other, other.extend([token])) for token in text[1:]])
+    np.testing.assert_array_equal(at_once, one_by_one)
+
+
+def test_a_reduced_head_takes_no_more_tokens_of_a_text_than_it_has_rows_for(monkeypatch):
+    monkeypatch.setattr(text_tokens, "MOST", 2)
+    model = lean(random_model(CONFIGS["llama"]), head_ids=torch.tensor([3]))
+    model.prefill([5, 6, 7])
+    assert model.extend([8]).shape == (1, 3) and model.head_ids.tolist() == [3, 5, 6]
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_step_on_the_device_with_a_reduced_head_names_one_of_all_tokens(planned):
+    model = fixed(random_model(CONFIGS["llama"]), head_ids=torch.arange(3, 128, 5))
+    for prompt in ids(9), [1, 2, 4], [6, 7, 9, 11]:
+        model.prefill(prompt)
+        choice = model.head_ids[int(model.extend([5])[-1].argmax())]
+        model.rewind(len(prompt))
+        assert (model.draft_planned([5], 1, 128)[0] if planned else model.draft_step([5], 128).token) == choice
 
 
 # -- a row's bits and logits in float32: neither is claimed if it does not hold

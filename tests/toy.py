@@ -17,7 +17,7 @@ import torch
 from decoding.comparison.compare import Comparison
 from decoding.comparison.kept_costs import KnownCosts
 from decoding.comparison.prepare import prepare
-from decoding.engines.base import CachedModel, check_rewind
+from decoding.engines.base import OUTSIDE, CachedModel, check_rewind
 from decoding.engines.inputs import Branches, EncodedPrompt, encoded
 from decoding.errors import UserError
 from decoding.records.request import CompareRequest
@@ -50,9 +50,13 @@ def _logits(
 
 
 class ToyModel(CachedModel):
-    """A CachedModel without weights, which reads trees. With ``agree`` it is a draft of the target of the same seed."""
+    """A CachedModel without weights, which reads trees. With ``agree`` it is a draft of the target of the same seed.
+
+    ``frequent``: the ids of a reduced head.
+    """
 
     can_branch = True
+    frequent: Sequence[int] | None = None
 
     def __init__(
         self,
@@ -103,7 +107,15 @@ class ToyModel(CachedModel):
                 states.append([token, len(self._ids), *contexts[-1][:2], 0, 0][:4])
         self.last_states = (torch.tensor(states, dtype=torch.float32),) * len(self.kept_layers)
         rows = np.array([self._row(context) for context in contexts])
-        return torch.from_numpy(rows if self.head_ids is None else rows[:, self.head_ids])
+        return torch.from_numpy(rows if self.frequent is None else self._reduced(rows, len(ids)))
+
+    def _reduced(self, rows: np.ndarray, n: int) -> np.ndarray:
+        """Logits of the frequent tokens, and of those of the text where they have come up."""
+        own = [token for token in dict.fromkeys(self._ids) if token not in self.frequent]
+        self.head_ids = np.array([*self.frequent, *own])
+        first = np.array([-1] * len(self.frequent) + [self._ids.index(token) for token in own])
+        places = np.arange(len(self._ids) - n, len(self._ids))
+        return np.where(first <= places[:, None], rows[:, self.head_ids], np.float32(OUTSIDE))
 
     def _row(self, context: tuple[int, ...]) -> np.ndarray:
         return _logits(self.seed, context, self._vocab, self.vocab_size, self.agree, self.sharpness)

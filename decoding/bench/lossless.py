@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..comparison.assemble import NEAR_TIE, difference, top_gap
@@ -244,7 +245,7 @@ class RememberingModel(CachedModel):
         self._root = length
         self._steps: list[_Step] = []  # what the caller did
         self._done: list[_Step] = []  # what ``_model`` did
-        self._memory: dict[tuple, tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = {}
+        self._memory: dict[tuple, tuple[torch.Tensor, tuple[torch.Tensor, ...], np.ndarray | None]] = {}
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -256,7 +257,7 @@ class RememberingModel(CachedModel):
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
         self._model.kept_layers = self.kept_layers
         logits = self._model.prefill(prompt)
-        self.last_states = self._model.last_states
+        self.last_states, self.head_ids = self._model.last_states, self._model.head_ids
         self._begin(len(prompt))
         return logits
 
@@ -278,14 +279,15 @@ class RememberingModel(CachedModel):
         if key not in self._memory:
             self._memory[key] = self._compute(step)
         self._steps.append(step)
-        answer, self.last_states = self._memory[key]
+        answer, self.last_states, self.head_ids = self._memory[key]
         return self._restored(answer)
 
-    def _compute(self, step: _Step) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def _compute(self, step: _Step) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], np.ndarray | None]:
         self._catch_up()
         self._model.kept_layers = self.kept_layers
         logits = self._do(step)
-        return self._kept(logits), tuple(one.clone() for one in self._model.last_states)
+        states = tuple(one.clone() for one in self._model.last_states)
+        return self._kept(logits), states, self._model.head_ids
 
     def _kept(self, logits: torch.Tensor) -> torch.Tensor:
         if self._first_choices is None:

@@ -17,8 +17,7 @@ from ..lookahead.base import SL_CAP, TREE_CAP, DraftState
 from ..lookahead.heads import Head
 from ..lookahead.tree import Tree
 from ..loop.clock import CpuClock
-from ..loop.drafting import MODEL_FREE, DraftSource, States, known_ids, prefill, start_text
-from ..loop.features import as_rows
+from ..loop.drafting import MODEL_FREE, DraftSource, States, known_rows, prefill, start_text
 from ..loop.growing import grow_tree
 from ..loop.limits import Limits
 from ..records.trace import Chain, Guesses
@@ -59,11 +58,11 @@ def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
     prefill(model, prompt)
     feed = [prompt.ids[-1], *output[:-1]][: max(0, model.max_length - model.length)]
     choices: list[int | None] = []
-    ids = known_ids(model, prepared.rule)
-    rows = (row for logits in read_in_parts(model, feed) for row in as_rows(logits))
-    for position, row in enumerate(rows):
-        choice, _ = prepared.rule.propose(row if ids is None else row[: len(ids)], position, ids)
-        choices.append(choice if ids is None else int(ids[choice]))
+    for logits in read_in_parts(model, feed):
+        rows, ids = known_rows(model, prepared.rule, logits)
+        for row in rows:
+            choice, _ = prepared.rule.propose(row, len(choices), ids)
+            choices.append(choice if ids is None else int(ids[choice]))
     choices += [None] * (len(output) - len(choices))
     nothing = [0.0] * len(choices)
     return Chain(draft, list(output), Guesses(choices, nothing, nothing), {})

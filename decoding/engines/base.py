@@ -28,7 +28,7 @@ class CachedModel(Protocol):
     """A causal LM with a KV cache whose end can be discarded at no cost.
 
     The cache is allocated once; ``rewind`` only moves its end. Logits are float32, [n, vocab], on the model's device;
-    of a reduced head [n, len(head_ids)].
+    of a reduced head [n, len(head_ids)], OUTSIDE after tokens that stand before a token of ``head_ids`` comes up.
 
     ``last_states`` are the hidden states of the last call after each of ``kept_layers``, each [n, hidden] with one row
     per token read (the whole prompt, for ``prefill``), on the model's device and in its dtype. They are not copied:
@@ -46,7 +46,8 @@ class CachedModel(Protocol):
     last_states: tuple[torch.Tensor, ...]
 
     # Optional abilities of an engine, all absent by default.
-    head_ids: np.ndarray | None = None  # a reduced head: the sorted ids that it may propose, whose logits it gives
+    # Of a reduced head: the ids whose logits the last call gave, frequent ones and those of the text (text_tokens.py).
+    head_ids: np.ndarray | None = None
     works_on_device: bool = False  # greedy work without logits on the host: it is a CudaModel
     can_fork: bool = False  # fork() is there
     can_branch: bool = False  # extend() reads trees

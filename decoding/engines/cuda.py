@@ -163,6 +163,7 @@ class CudaModel(LeanModel):
     @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
+        self._take_text(ids)
         logits, states = [], []
         one_pass = len(ids) <= MAX_ROWS
         for first in range(0, len(ids), MAX_ROWS):
@@ -176,9 +177,11 @@ class CudaModel(LeanModel):
 
     def _lasting(self, logits: torch.Tensor) -> torch.Tensor:
         """A copy of a pass's logits, which the next launch overwrites; of a reduced head its own."""
-        if self._head_rows is not None:
-            return logits.index_select(1, self._head_rows)
-        return logits.to(torch.float32, copy=True)
+        if self.text_tokens is None:
+            return logits.to(torch.float32, copy=True)
+        own = logits.index_select(1, self.text_tokens.places[: len(self.text_tokens)])
+        own = self.text_tokens.seen(own, self.length)
+        return torch.cat([logits.index_select(1, self.text_tokens.head_rows), own], 1)
 
     # -- greedy work on the device
 
@@ -186,6 +189,7 @@ class CudaModel(LeanModel):
     def draft_step(self, ids: list[int], vocab: int) -> DraftStep:
         """Appends ``ids`` (up to 32) and proposes the next token among the first ``vocab``, with its features."""
         check_room(self.length, len(ids), self.max_length)
+        self._take_text(ids)
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids)
@@ -205,6 +209,7 @@ class CudaModel(LeanModel):
         if len(ids) > LEAST_ROWS:  # normally one or two: graphs are recorded for one number of rows only
             self.extend(ids[:-1])
             ids = ids[-1:]
+        self._take_text(ids)
         keys = key_bucket(self.length + len(ids) + n + LEAST_ROWS, self._attention.capacity)
         self._fill(ids)
         tokens = self._launch(("planned", n, keys, vocab), lambda: self._planned(n, keys, vocab))
@@ -319,10 +324,12 @@ class CudaModel(LeanModel):
         """Final-norm output [n, hidden] -> logits [n, vocab]; those outside a reduced head are OUTSIDE, as
         greedy work on the device needs the ids."""
         logits = self.head(hidden)
-        if self._head_rows is None:
+        if self.text_tokens is None:
             return logits
-        full = torch.full((logits.shape[0], self.vocab_size), OUTSIDE, device=logits.device)
-        return full.index_copy_(1, self._head_rows, logits)
+        # The column behind the last takes what stands in rows without a token.
+        full = torch.full((logits.shape[0], self.vocab_size + 1), OUTSIDE, device=logits.device)
+        full.index_copy_(1, self.text_tokens.places, DenseHead(self.text_tokens.rows)(hidden))
+        return full.index_copy_(1, self.text_tokens.head_rows, logits)[:, : self.vocab_size]
 
     def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last row of each kept state.

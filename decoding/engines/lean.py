@@ -15,6 +15,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -27,6 +28,7 @@ from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, keeps_bits, pad_rows
 from .linears import FloatHead, Linear, padded_to
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
+from .text_tokens import TextTokens
 from .threads import use_threads
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -74,9 +76,10 @@ class LeanModel(CachedModel):
     """A Llama-shaped :class:`~decoding.engines.base.CachedModel`.
 
     ``weights``: name of the number format (formats/).
-    ``head_ids``: the only tokens that a draft may propose, sorted; its head then has only their rows. ``stored``: the
-    matrices as their file holds them, by module, for formats that take them so. ``layers``: only so many of the first
-    ones, for trials. Raises UserError where a layer's shape cannot be held in the format.
+    ``head_ids``: the tokens that a draft may propose in any text, sorted; its head then has only their rows, and those
+    of the text's own tokens (text_tokens.py). ``stored``: the matrices as their file holds them, by module, for formats
+    that take them so. ``layers``: only so many of the first ones, for trials. Raises UserError where a layer's shape
+    cannot be held in the format.
     """
 
     can_fork = can_branch = True
@@ -97,7 +100,6 @@ class LeanModel(CachedModel):
         config = hf_model.config
         self.info = info
         self.format = find_format(weights)
-        self.head_ids = None if head_ids is None else head_ids.numpy()
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -127,7 +129,7 @@ class LeanModel(CachedModel):
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
-        return self.format.head(weight, bias, reduced=self.head_ids is not None)
+        return self.format.head(weight, bias, reduced=self._head_rows is not None)
 
     def _pad_rows(self) -> None:
         if self.device.type != "cpu":
@@ -170,8 +172,10 @@ class LeanModel(CachedModel):
         self.tied = hf_model.lm_head.weight is hf_model.model.embed_tokens.weight
         self.final_norm = norm(hf_model.model.norm)
         rows = slice(None) if self._head_rows is None else self._head_rows
+        head = self.embedding if self.tied else cast(hf_model.lm_head.weight)
         bias = bias_of(hf_model.lm_head)
-        self.head = self._make_head(cast(hf_model.lm_head.weight)[rows], None if bias is None else bias[rows])
+        self.head = self._make_head(head[rows], None if bias is None else bias[rows])
+        self.text_tokens = None if self._head_rows is None else TextTokens(self._head_rows, head)
         self.blocks = []
         for layer in hf_model.model.layers[:layers]:
             attention, mlp = layer.self_attn, layer.mlp
@@ -235,6 +239,7 @@ class LeanModel(CachedModel):
     def fork(self) -> LeanModel:
         other = copy(self)
         other.length, other.last_states = 0, ()
+        other.text_tokens = self.text_tokens and self.text_tokens.fork()
         with self._building():
             other._attention = other._make_attention()
         return other
@@ -245,20 +250,37 @@ class LeanModel(CachedModel):
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
         prompt = encoded(prompt)
         check_prompt(prompt.ids, self.max_length)
-        self.length = 0
-        return self.head(self._read(self._embed_prompt(prompt), PREFILL_CHUNK)[-1:])
+        self.rewind(0)
+        self._take_text(prompt.text)
+        return self._logits_after(self._read(self._embed_prompt(prompt), PREFILL_CHUNK)[-1:])
 
     @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
-        return self.head(self._read(self._embed(ids), ROW_CHUNK, branches))
+        self._take_text(ids)
+        return self._logits_after(self._read(self._embed(ids), ROW_CHUNK, branches))
 
     @torch.inference_mode()
     def extend_with(
         self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
-        return self.head(self._read(self._embed(ids) + added, ROW_CHUNK, branches)[-last:])
+        self._take_text(ids)
+        return self._logits_after(self._read(self._embed(ids) + added, ROW_CHUNK, branches)[-last:])
+
+    @property
+    def head_ids(self) -> np.ndarray | None:  # type: ignore[override]
+        return None if self.text_tokens is None else self.text_tokens.ids
+
+    def _take_text(self, ids: list[int]) -> None:
+        """``ids`` are about to be read."""
+        if self.text_tokens is not None:
+            self.text_tokens.read(ids, self.length)
+
+    def _logits_after(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final-norm output [n, hidden] of the last n tokens read -> logits [n, vocab], or [n, len(head_ids)]."""
+        logits = self.head(hidden)
+        return logits if self.text_tokens is None else self.text_tokens.beside(logits, hidden, self.length)
 
     def _embed(self, ids: list[int]) -> torch.Tensor:
         """Embeddings [n, hidden]; for a single token a view of its row, which saves two operations."""
@@ -295,6 +317,8 @@ class LeanModel(CachedModel):
             with torch.inference_mode():
                 self._attention.move(rows[done:], length + done)
         self.length = length + len(rows)
+        if self.text_tokens is not None:
+            self.text_tokens.rewind(self.length)
 
     def _forward(self, x: torch.Tensor, branches: Branches | None) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """One pass over tokens with the embeddings ``x`` (at most PREFILL_CHUNK of them), which appends them to the

@@ -165,20 +165,21 @@ class LiveCollector(Collector):
         target: CachedModel,
         source: DraftSource,
         vocab_size: int,
-        head_ids: np.ndarray | None = None,
         ngrams: Ngrams | None = None,
     ) -> None:
-        """``source`` computes all features under the greedy rule; ``head_ids``: the only tokens that it proposes."""
+        """``source`` computes all features under the greedy rule."""
         super().__init__(target, vocab_size, ngrams)
-        self._source, self._ids = source, slice(None) if head_ids is None else torch.from_numpy(head_ids)
+        self._source = source
 
     @torch.inference_mode()
     def add(self, prompt: list[int], text: list[int]) -> None:
-        chances, overlap = self._chances(prompt, text)[:, self._ids], np.zeros(len(text), dtype=np.float32)
+        chances, overlap = self._chances(prompt, text), np.zeros(len(text), dtype=np.float32)
 
         def compare(position: int, proposal: ModelProposal) -> None:
             if position < len(text):  # after a mistake; the next iteration's guess replaces it
-                overlap[position] = torch.minimum(chances[position], torch.from_numpy(proposal.row).softmax(-1)).sum()
+                ids = slice(None) if proposal.ids is None else torch.from_numpy(proposal.ids)
+                guessed = torch.from_numpy(proposal.row).softmax(-1)
+                overlap[position] = torch.minimum(chances[position, ids], guessed).sum()
 
         found, guesses = self._iterate(prompt, text, compare)
         hidden = np.stack(found.hidden).astype(np.float16)

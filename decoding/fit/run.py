@@ -35,7 +35,6 @@ from ..lookahead.lanes import parse_lane
 from ..lookahead.ngrams import read_ngrams
 from ..lookahead.policy_files import PolicyFile, write_policy
 from ..loop.acceptance import Greedy
-from ..loop.drafting import known_ids
 from ..records.request import CompareRequest
 from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
@@ -131,9 +130,8 @@ class _Job:
         target, model = self.pair.target, self.pair.draft(self.draft)
         if abilities_of(self.pair, self.draft).text_only:
             return ParallelCollector(target, model, self._vocab, self.options.seed, self.ngrams)
-        rule = Greedy(self._vocab)
-        source = make_draft(self.pair, self.draft, rule, ALL_FEATURES)
-        return LiveCollector(target, source, self._vocab, known_ids(model, rule), self.ngrams)
+        source = make_draft(self.pair, self.draft, Greedy(self._vocab), ALL_FEATURES)
+        return LiveCollector(target, source, self._vocab, self.ngrams)
 
     def record(self, texts: Texts, heads: Mapping[str, Head]) -> list[Replay]:
         """Chains along the validation texts.

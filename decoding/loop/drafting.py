@@ -109,10 +109,13 @@ class DraftSource(ABC):
 
 @dataclass(slots=True)
 class ModelProposal:
-    """A choice of a model: an index into ``row``, its logits after the rule's shaping."""
+    """A choice of a model: an index into ``row``, its logits after the rule's shaping, which are those of the tokens
+    ``ids``; None: of all.
+    """
 
     choice: int
     row: np.ndarray
+    ids: np.ndarray | None
 
 
 class ModelDraft(DraftSource):
@@ -130,8 +133,9 @@ class ModelDraft(DraftSource):
         self._places: dict[int, int] = {}  # rows of the cache, by the nodes of the tree that were read
         self._skipped = 0  # tokens of the text that only the target reads
         self._needs_states = bool(needs & {"hidden", "proposer"})
-        self._head_ids = known_ids(model, rule)
-        n_choices = rule.vocab_size if self._head_ids is None else len(self._head_ids)
+        self._ids = model.head_ids  # of the logits that it read last
+        self._all_known = self._ids is None or self._ids.max() < rule.vocab_size
+        n_choices = rule.vocab_size if self._ids is None else len(self._ids)
         self._reader = FeatureReader(n_choices, masked=rule.name != "greedy")
 
     @classmethod
@@ -150,9 +154,9 @@ class ModelDraft(DraftSource):
 
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""
-        ids, position = self._head_ids, state.start + len(state.tokens)
-        row = self._next_row(text, state)
-        proposal = ModelProposal(*self._rule.propose(row, position, ids))
+        row, position = self._next_row(text, state), state.start + len(state.tokens)
+        ids = self._ids
+        proposal = ModelProposal(*self._rule.propose(row, position, ids), ids)
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
         return proposal
 
@@ -166,17 +170,19 @@ class ModelDraft(DraftSource):
             path = path_to(state.parents, node)
             rows = [self._places[one] for one in path]
             row = self._read([state.tokens[node]], Branches(self._trunk, [rows]))
-        return self._rule.siblings(row, state.start + len(path), node, self._head_ids)
+        return self._rule.siblings(row, state.start + len(path), node, self._ids)
 
     def rows_along(self, text: list[int], tokens: list[int]) -> Iterator[np.ndarray]:
         """Logits [vocab_size] after ``text``, and after each of ``tokens`` as far as the draft would guess on, as in an
         iteration that guessed these.
         """
-        state, whole = DraftState(text=text), np.full(self._model.vocab_size, OUTSIDE, dtype=np.float32)
+        state, whole = DraftState(text=text), np.empty(self._model.vocab_size, dtype=np.float32)
         for token in [*tokens, None]:
             if not self._has_next(text, state):
                 return
-            whole[slice(None) if self._head_ids is None else self._head_ids] = self._next_row(text, state)
+            row = self._next_row(text, state)
+            whole.fill(OUTSIDE)
+            whole[slice(None) if self._ids is None else self._ids] = row
             yield whole
             if token is not None:
                 state.tokens.append(token)
@@ -190,8 +196,15 @@ class ModelDraft(DraftSource):
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
         """Logits after the last of ``unseen``, over the tokens that the draft can propose."""
-        row = as_rows(self._model.extend(unseen, branches))[-1]
-        return row if self._head_ids is None else row[: len(self._head_ids)]
+        return self._take_logits(self._model.extend(unseen, branches))[-1]
+
+    def _take_logits(self, logits: torch.Tensor) -> np.ndarray:
+        """Of the model's last logits those of the tokens that the draft can propose; sets ``_ids``."""
+        if self._all_known:
+            self._ids = self._model.head_ids
+            return as_rows(logits)
+        rows, self._ids = known_rows(self._model, self._rule, logits)
+        return rows
 
     def _unseen(self, text: list[int], state: DraftState) -> list[int]:
         """The tokens that the model has not read yet: the last proposal or, at first, the end of the text.
@@ -233,10 +246,15 @@ class ModelDraft(DraftSource):
             self._model.rewind(length)
 
 
-def known_ids(model: CachedModel, rule: AcceptanceRule) -> np.ndarray | None:
-    """The sorted ids that a draft with a reduced head may propose under ``rule``; None if all of them."""
-    ids = model.head_ids
-    return None if ids is None else ids[ids < rule.vocab_size]
+def known_rows(model: CachedModel, rule: AcceptanceRule, logits: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Of ``logits``, the last that ``model`` gave, those of the tokens that it may propose under ``rule``, [n, k], and
+    the ids [k] of these; None: they are those of all tokens.
+    """
+    rows, ids = as_rows(logits), model.head_ids
+    if ids is None:
+        return rows, None
+    known = ids < rule.vocab_size
+    return rows[:, known], ids[known]
 
 
 class ModelFreeDraft(DraftSource):

@@ -83,9 +83,9 @@ class FeatureDraft(ModelDraft):
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
         added = self._of_text(len(unseen)) if self._last is None else self._project.of_own(self._last)
-        logits = as_rows(self._model.extend_with(unseen, added, branches))[-1]
+        row = self._take_logits(self._model.extend_with(unseen, added, branches))[-1]
         self._last = self._model.last_states[0][-1:]
-        return logits if self._head_ids is None else logits[: len(self._head_ids)]
+        return row
 
     def _of_text(self, n: int) -> torch.Tensor:
         """What is added to the next ``n`` tokens of the text, [n, hidden_size], which the draft is about to read."""
@@ -138,7 +138,7 @@ class ParallelDraft(ModelDraft):
         logits = self._logits(state.text)
         if depth == len(logits):
             return Siblings()
-        return self._rule.siblings(logits[depth], state.start + depth, node, self._head_ids)
+        return self._rule.siblings(logits[depth], state.start + depth, node, self._ids)
 
     def _next_row(self, text: list[int], state: DraftState) -> np.ndarray:
         return self._logits(text)[len(state.tokens)]
@@ -147,8 +147,7 @@ class ParallelDraft(ModelDraft):
         """Of all guesses after ``text``, over the tokens that the draft can propose."""
         if self._at_once is None:
             logits, states = self._guess(text)
-            rows = as_rows(logits)
-            self._at_once = rows if self._head_ids is None else rows[:, : len(self._head_ids)]
+            self._at_once = self._take_logits(logits)
             self._states_at_once = as_rows(states) if self._needs_states else None
         return self._at_once
 
