@@ -70,8 +70,8 @@ def _drafts(facts: dict[str, Any], default: str) -> list[str]:
         f"({any_row['answer_tokens']:,} tokens), acceptance over answers sampled at temperature 1; 95% intervals by "
         "a bootstrap over texts. The drafts' layers are in four bits, as they run on a CPU. Acceptance is an upper "
         "bound: all tokens except the target's 32 most probable count "
-        "as one class. A *reduced head* proposes only tokens that are frequent in the target's answers; "
-        "the answer tokens outside of it can never be matched.",
+        "as one class. A *reduced head* proposes tokens that are frequent in the target's answers. In use it also "
+        "proposes those that stand in the text before, so that a draft matches more than here.",
         *(
             f"{name} was measured on {row['answers']} other answers ({row['answer_tokens']:,} tokens)."
             for name, row in facts["drafts"].items()
