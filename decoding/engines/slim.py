@@ -10,7 +10,8 @@ A slim draft's folder holds:
 - ``own*.safetensors``: the weights of its own in bfloat16, named as in ``LlamaForCausalLM``'s state dict, and, where
   it is not as wide as the target, ``projection`` (target's width, its width), by which the target's embeddings become
   its own;
-- ``head_ids.json``: the sorted ids that it may propose (a reduced head: FR-Spec, Zhao et al. 2025). No list: all ids;
+- ``head_ids.json``: the sorted ids that it may propose besides those of the text (a reduced head: FR-Spec, Zhao et al.
+  2025; text_tokens.py). No list: all ids;
 - ``feature.safetensors``: if it reads the target's hidden states, the projections (projections.py).
 
 ``materialise`` makes of it a Llama folder that transformers loads as it is; list and projections go along.
