@@ -176,10 +176,10 @@ class CudaModel(LeanModel):
         return logits[0] if one_pass else torch.cat(logits)
 
     def _lasting(self, logits: torch.Tensor) -> torch.Tensor:
-        """A copy of a pass's logits, which the next launch overwrites; of a reduced head its own."""
+        """A copy of a pass's logits, which the next launch overwrites; of a reduced head those of ``head_ids``."""
         if self.text_tokens is None:
             return logits.to(torch.float32, copy=True)
-        own = logits.index_select(1, self.text_tokens.places[: len(self.text_tokens)])
+        own = logits.index_select(1, self.text_tokens.columns[: len(self.text_tokens)])
         own = self.text_tokens.seen(own, self.length)
         return torch.cat([logits.index_select(1, self.text_tokens.head_rows), own], 1)
 
@@ -328,7 +328,7 @@ class CudaModel(LeanModel):
             return logits
         # The column behind the last takes what stands in rows without a token.
         full = torch.full((logits.shape[0], self.vocab_size + 1), OUTSIDE, device=logits.device)
-        full.index_copy_(1, self.text_tokens.places, DenseHead(self.text_tokens.rows)(hidden))
+        full.index_copy_(1, self.text_tokens.columns, DenseHead(self.text_tokens.rows)(hidden))
         return full.index_copy_(1, self.text_tokens.head_rows, logits)[:, : self.vocab_size]
 
     def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:

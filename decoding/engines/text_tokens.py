@@ -20,7 +20,7 @@ class TextTokens:
     """The tokens of the text in a cache that are not among ``head_ids`` [k], in the order in which they come up.
 
     ``ids``: what the head can propose now, ``head_ids`` and then these. ``rows`` [MOST, hidden]: their rows of
-    ``weight`` [vocab, hidden], the whole head. ``places`` [MOST]: their ids, and ``vocab`` where there is none.
+    ``weight`` [vocab, hidden], the whole head. ``columns`` [MOST]: their ids, and ``vocab`` where there is none.
     ``head_rows`` [k]: ``head_ids``. All on the weight's device, for recorded passes.
     """
 
@@ -33,7 +33,7 @@ class TextTokens:
         self._in_head[self._head_ids] = True
         exact = torch.float32 if weight.device.type == "cpu" else weight.dtype  # in which the products are quick
         self.rows = torch.zeros(MOST, weight.shape[1], dtype=exact, device=weight.device)
-        self.places = torch.full((MOST,), len(weight), device=weight.device)
+        self.columns = torch.full((MOST,), len(weight), device=weight.device)
         self._first: dict[int, int] = {}  # where each of them stands first
         self._changed()
 
@@ -49,7 +49,7 @@ class TextTokens:
         for place, token in enumerate(ids, start):
             if not self._in_head[token] and token not in self._first and len(self) < MOST:
                 self.rows[len(self)] = self._weight[token]
-                self.places[len(self)] = token
+                self.columns[len(self)] = token
                 self._first[token] = place
                 self._changed()
 
@@ -58,7 +58,7 @@ class TextTokens:
         n = sum(place < length for place in self._first.values())
         if n < len(self):
             with torch.inference_mode():
-                self.places[n:] = len(self._weight)
+                self.columns[n:] = len(self._weight)
             self._first = dict(list(self._first.items())[:n])
             self._changed()
 

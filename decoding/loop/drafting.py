@@ -176,12 +176,11 @@ class ModelDraft(DraftSource):
         """Logits [vocab_size] after ``text``, and after each of ``tokens`` as far as the draft would guess on, as in an
         iteration that guessed these.
         """
-        state, whole = DraftState(text=text), np.empty(self._model.vocab_size, dtype=np.float32)
+        state, whole = DraftState(text=text), np.full(self._model.vocab_size, OUTSIDE, dtype=np.float32)
         for token in [*tokens, None]:
             if not self._has_next(text, state):
                 return
             row = self._next_row(text, state)
-            whole.fill(OUTSIDE)
             whole[slice(None) if self._ids is None else self._ids] = row
             yield whole
             if token is not None:
@@ -200,7 +199,7 @@ class ModelDraft(DraftSource):
 
     def _take_logits(self, logits: torch.Tensor) -> np.ndarray:
         """Of the model's last logits those of the tokens that the draft can propose; sets ``_ids``."""
-        if self._all_known:
+        if self._all_known:  # normally: no copy of the row at each step
             self._ids = self._model.head_ids
             return as_rows(logits)
         rows, self._ids = known_rows(self._model, self._rule, logits)
