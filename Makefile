@@ -49,7 +49,7 @@ lint: .venv/.dev
 refresh: .venv/.run
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft three-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
-	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature --train 400 --validation 120
+	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature
 	$(BIN)/python -m decoding fit --pair codepair-15M
 	$(BIN)/python -m decoding evaluate --pair smollm2-135m --ship --clock-prompts 80 --repeats 1 --minutes 12
 	$(BIN)/python -m decoding evaluate --pair codepair-15M --ship --chain-minutes 7 --clock-prompts 320 --repeats 1 --minutes 14

@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..files import write_whole
 
 FILE = "ngrams.safetensors"
-"""Beside a draft's weights: counts of the text that it was trained on."""
+"""Beside a draft's weights, or beside the folders of all drafts of a target: counts of text that the target wrote."""
 BITS = 22
 CELLS = 1 << BITS
 ORDERS = (1, 2, 3)
@@ -90,19 +90,19 @@ class Ngrams:
 
 
 def write_ngrams(folder: Path, ngrams: Ngrams) -> None:
-    """Writes them beside a draft's weights, atomically. Raises OSError."""
+    """Writes them into ``folder``, atomically. Raises OSError."""
     write_whole(folder / FILE, save({"levels": ngrams.packed}))
 
 
 def read_ngrams(folder: Path) -> Ngrams | None:
-    """Those beside a draft's weights; None if there are none. Raises UserError if the file is damaged."""
-    file = folder / FILE
-    if not file.is_file():
+    """Those of the draft in ``folder``; None if there are none. Raises UserError if the file is damaged."""
+    file = next((file for file in (folder / FILE, folder.parent / FILE) if file.is_file()), None)
+    if file is None:
         return None
     try:
         packed = load(file.read_bytes()).get("levels")
     except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{folder.name}/{FILE} cannot be read: fetch the draft again.") from error
+        raise UserError(f"{file.parent.name}/{FILE} cannot be read: fetch the draft again.") from error
     if packed is None or packed.shape != (CELLS // 2,) or packed.dtype != np.uint8:
-        raise UserError(f"{folder.name}/{FILE} does not hold the counts of n-grams: fetch the draft again.")
+        raise UserError(f"{file.parent.name}/{FILE} does not hold the counts of n-grams: fetch the draft again.")
     return Ngrams(packed)

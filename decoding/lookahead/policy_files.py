@@ -19,7 +19,7 @@ from ..errors import UserError, explained
 from ..files import sha256_of, write_whole
 from .ngrams import read_ngrams
 
-COUNTS = "ngrams"  # weights that also stand beside the draft: the policy's file then has their digest in their place
+COUNTS = "ngrams"  # weights that have a file of their own: the policy's file then has their digest in their place
 SCHEMA = "speculoscope.policy/2"
 MAX_BYTES = 64 * 2**20
 HALF_FROM = 2**15  # entries from which on a matrix is stored in float16
@@ -154,7 +154,7 @@ def _stored(array: np.ndarray) -> np.ndarray:
 
 
 def _counts_of(folder: Path) -> np.ndarray | None:
-    """The counts of n-grams beside the draft whose policies are in ``folder``. Raises UserError."""
+    """The counts of n-grams for the draft whose policies are in ``folder``. Raises UserError."""
     ngrams = read_ngrams(folder.parent)
     return None if ngrams is None else ngrams.packed
 

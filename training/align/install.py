@@ -65,7 +65,7 @@ def _trained(recipes: Mapping[str, object]) -> list[str]:
 def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict:
     """Copies drafts that read the text alone; returns their facts."""
     chat_model = model()
-    write_ngrams(DRAFTS / DEFAULT, count_ngrams(chat_model, TEXTS))
+    write_ngrams(PAIR / "drafts", count_ngrams(chat_model, TEXTS))
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
     _describe({name: f"drafts/{name}" for name in names})
@@ -99,7 +99,7 @@ def _reading_entry(name: str) -> dict | str:
 
 
 def count_ngrams(chat_model: ChatModel, folder: Path) -> Ngrams:
-    """The n-grams of the training texts in ``folder``, for the policies of a draft that is trained on them."""
+    """The n-grams of the training texts in ``folder``, for the policies of all drafts."""
     before = turns_of(chat_model.tokenizer()).before
     return Ngrams.count([*before, *text.ids.tolist()] for text in read_texts(folder, "train"))
 
