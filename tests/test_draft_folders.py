@@ -144,6 +144,15 @@ def test_few_other_sequences_seem_to_occur():
     assert 0 < occupied < 0.03
 
 
+def test_drafts_of_a_target_share_counts_unless_one_has_its_own(tmp_path):
+    (draft := tmp_path / "draft").mkdir()
+    assert read_ngrams(draft) is None
+    shared, own = Ngrams.count([TEXT]), Ngrams.count([[1, 2, 3]])
+    for folder, ngrams in ((tmp_path, shared), (draft, own)):
+        write_ngrams(folder, ngrams)
+        np.testing.assert_array_equal(read_ngrams(draft).packed, ngrams.packed)
+
+
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x08\0\0\0\0\0\0\0{}      "])
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / FILE).write_bytes(content)
