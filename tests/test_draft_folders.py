@@ -145,10 +145,11 @@ def test_few_other_sequences_seem_to_occur():
 
 
 def test_drafts_of_a_target_share_counts_unless_one_has_its_own(tmp_path):
-    (draft := tmp_path / "draft").mkdir()
+    draft, other = tmp_path / "draft", tmp_path / "a-draft"
+    for folder in (draft, other):
+        folder.mkdir()
     assert read_ngrams(draft) is None
-    shared, own = Ngrams.count([TEXT]), Ngrams.count([[1, 2, 3]])
-    for folder, ngrams in ((tmp_path, shared), (draft, own)):
+    for folder, ngrams in ((other, Ngrams.count([TEXT])), (draft, Ngrams.count([[1, 2, 3]]))):
         write_ngrams(folder, ngrams)
         np.testing.assert_array_equal(read_ngrams(draft).packed, ngrams.packed)
 

@@ -21,7 +21,7 @@ from ..errors import UserError
 from ..files import write_whole
 
 FILE = "ngrams.safetensors"
-"""Beside a draft's weights, or beside the folders of all drafts of a target: counts of text that the target wrote."""
+"""Beside the weights of a draft: counts of text that its target wrote, for all drafts of that target."""
 BITS = 22
 CELLS = 1 << BITS
 ORDERS = (1, 2, 3)
@@ -95,8 +95,11 @@ def write_ngrams(folder: Path, ngrams: Ngrams) -> None:
 
 
 def read_ngrams(folder: Path) -> Ngrams | None:
-    """Those of the draft in ``folder``; None if there are none. Raises UserError if the file is damaged."""
-    file = next((file for file in (folder / FILE, folder.parent / FILE) if file.is_file()), None)
+    """Those of the draft in ``folder``, or else of one whose folder is beside it; None if there are none. Raises
+    UserError if the file is damaged.
+    """
+    beside = sorted(folder.parent.glob(f"*/{FILE}"))
+    file = next((file for file in (folder / FILE, *beside) if file.is_file()), None)
     if file is None:
         return None
     try:

@@ -65,7 +65,7 @@ def _trained(recipes: Mapping[str, object]) -> list[str]:
 def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict:
     """Copies drafts that read the text alone; returns their facts."""
     chat_model = model()
-    write_ngrams(PAIR / "drafts", count_ngrams(chat_model, TEXTS))
+    write_ngrams(DRAFTS / DEFAULT, count_ngrams(chat_model, TEXTS))
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
     _describe({name: f"drafts/{name}" for name in names})
