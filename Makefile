@@ -51,7 +51,7 @@ refresh: .venv/.run
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature
 	$(BIN)/python -m decoding fit --pair codepair-15M
-	$(BIN)/python -m decoding evaluate --pair smollm2-135m --ship --clock-prompts 80 --repeats 1 --minutes 12
+	$(BIN)/python -m decoding evaluate --pair smollm2-135m --ship --clock-prompts 80 --repeats 1 --minutes 8
 	$(BIN)/python -m decoding evaluate --pair codepair-15M --ship --chain-minutes 7 --clock-prompts 320 --repeats 1 --minutes 14
 	$(BIN)/python -m decoding evaluate --pair smollm2-135m --drafts all --ship --limit 16 --validation-limit 8 \
 		--clock-prompts 6 --repeats 1 --minutes 3 --chain-minutes 6

@@ -74,7 +74,7 @@ class FeatureReader:
         """ln p(token) - ln p(its strongest rival), in nats.
 
         It is inf without a rival, and needs no normalisation. ``row`` as for :meth:`read`; its token is masked for a
-        moment. The rule has just run argmax on it, so that this code is in the caches: max takes five times as long.
+        moment. The rule has just run argmax, so that its code is in the caches; that of max is not.
         """
         own = row[token]
         row[token] = -inf

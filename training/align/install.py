@@ -99,7 +99,7 @@ def _reading_entry(name: str) -> dict | str:
 
 
 def count_ngrams(chat_model: ChatModel, folder: Path) -> Ngrams:
-    """The n-grams of the training texts in ``folder``, for the policies of all drafts."""
+    """The n-grams of the training texts in ``folder``, for the policies of all its drafts."""
     before = turns_of(chat_model.tokenizer()).before
     return Ngrams.count([*before, *text.ids.tolist()] for text in read_texts(folder, "train"))
 
