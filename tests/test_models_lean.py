@@ -13,9 +13,9 @@ from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
-from decoding.engines.invariance import PARTS, keeps_bits, pad_rows
+from decoding.engines.invariance import PARTS, Company, keeps_bits, pad_rows
 from decoding.engines.lean import LeanModel, is_lean
-from decoding.engines.linears import PackedLinear, UnfusedLinear
+from decoding.engines.linears import TESTED_ROWS, PackedLinear, UnfusedLinear
 from decoding.engines.transformers_engine import check_rewindable
 from decoding.errors import UserError
 from decoding.loop.features import all_rows
@@ -283,18 +283,34 @@ class TwoKernels(UnfusedLinear):
         return y
 
 
+class LargerKernel(TwoKernels):
+    """Has other kernels for one row, and from 16 on, as MKL on a CPU with AVX512."""
+
+    def product(self, x):
+        n = len(x)
+        return (x @ self.weight) * (1 + 1e-6 * (n == 1) + 2e-6 * (n > 15))
+
+
+def test_rows_are_taken_in_parts_where_larger_products_have_another_kernel():
+    linear = LargerKernel()
+    pad_rows([linear])
+    assert (linear.padded, linear.most) == ({1: 2}, 15)
+    x = torch.randn(80, 16, generator=torch.Generator().manual_seed(4))
+    assert all(torch.equal(linear(x[:n]), linear(x)[:n]) for n in (1, 2, 15, 16, 17, 30, 31, 80))
+
+
 def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():
     linear = TwoKernels()
     pad_rows([linear])
-    assert linear.padded == {1: 3, 2: 3, 7: 8}
+    assert (linear.padded, linear.most) == ({1: 3, 2: 3, 7: 8}, TESTED_ROWS)
     x = torch.randn(80, 16, generator=torch.Generator().manual_seed(4))
     assert all(torch.equal(linear(x[:n]), linear(x)[:n]) for n in (*range(1, 9), 24, 25, 26, 31, 32, 55, 80))
     assert all(linear.silu(x[:n]).shape == (n, 8) for n in range(1, 9))
 
 
 def test_a_shape_is_tested_once_for_each_number_of_threads(monkeypatch):
-    tested, before = [], torch.get_num_threads()
-    monkeypatch.setattr("decoding.engines.invariance._least_padding", lambda linear: tested.append(linear) or {})
+    tested, before, alone = [], torch.get_num_threads(), Company({})
+    monkeypatch.setattr("decoding.engines.invariance._least_padding", lambda linear: tested.append(linear) or alone)
     model = lean(random_model(WIDE))
     assert len({(linear.n_out, linear.n_in) for linear in tested}) == len(tested) > 3
     n = len(tested)

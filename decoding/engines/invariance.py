@@ -8,58 +8,84 @@ of rows changes with its version, so this is tested, not assumed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 
 from .base import CachedModel
 from .inputs import Branches
-from .linears import TESTED_ROWS, Linear
+from .linears import TESTED_ROWS, Linear, UnfusedLinear
 
 ROWS = (1, 2, 3, 5, 6, 7, 17)  # plain decoding, checks as they are usual, a long one
 MOST_PADDING = 7  # rows
 _PROMPT = 8
 
 
-def pad_rows(linears: Iterable[Linear], chosen: dict[tuple, Mapping[int, int]] | None = None) -> None:
+class Company(NamedTuple):
+    """How a product takes its rows: ``padded`` as in :class:`Linear`, ``most`` as in :class:`UnfusedLinear`."""
+
+    padded: Mapping[int, int]
+    most: int | None = None
+
+
+def pad_rows(linears: Iterable[Linear], chosen: dict[tuple, Company] | None = None) -> None:
     """Gives each of ``linears`` the least padding with which its rows keep their bits, tested once per shape and number
     of threads; ``chosen`` keeps what was found for the next call.
 
-    Where rows of padding do not help it stays as it is, and :func:`keeps_bits` shows the effect on the model.
+    What does not help shows on the model (:func:`keeps_bits`).
     """
     chosen = {} if chosen is None else chosen
     for linear in linears:
         shape = (type(linear), linear.n_out, linear.n_in, linear.dtype, torch.get_num_threads())
         if shape not in chosen:
             chosen[shape] = _least_padding(linear)
-        linear.padded = chosen[shape]
+        company = chosen[shape]
+        linear.padded = company.padded
+        if isinstance(linear, UnfusedLinear):
+            linear.most = company.most
 
 
-def _least_padding(linear: Linear) -> dict[int, int]:
-    """The numbers of rows to pad to, where the kernel for a number of rows sums in another order than for TESTED_ROWS.
+def _least_padding(linear: Linear) -> Company:
+    """How rows are to be multiplied where the kernel for a number of rows sums in another order than others.
 
-    FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2.
+    FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2; MKL's for AVX512 for 1 row
+    and from 16 on, so that 1 is padded to 2, and at most 15 are multiplied together.
     """
     linear.padded = {}
-    alike = _numbers_alike(linear)
-    found = {n: next((m for m in alike if m >= n), n) for n in range(1, TESTED_ROWS)}
-    return {n: m for n, m in found.items() if n < m <= n + MOST_PADDING}
+    if not isinstance(linear, UnfusedLinear):
+        return Company(_padding_of(_results(linear)))
+    linear.most = None
+    results = _results(linear)
+    for most in range(TESTED_ROWS, MOST_PADDING, -1):
+        padded = _padding_of(results[:most])
+        if max((m - n for n, m in padded.items()), default=0) <= MOST_PADDING:
+            break
+    return Company(padded, most if padded or most < TESTED_ROWS else None)
 
 
-def _numbers_alike(linear: Linear) -> list[int]:
-    """The numbers of rows up to TESTED_ROWS with which a row has the bits that it has among TESTED_ROWS.
+def _padding_of(results: list[tuple[torch.Tensor, ...]]) -> dict[int, int]:
+    """Of ``results``, of 1, 2, 3, ... rows: for each number whose bits differ from the last result's, the next number
+    whose bits do not.
+    """
+    alike = [
+        n
+        for n, result in enumerate(results, 1)
+        if all(torch.equal(one, last[:n]) for one, last in zip(result, results[-1]))
+    ]
+    found = {n: next(m for m in alike if m >= n) for n in range(1, len(results))}
+    return {n: m for n, m in found.items() if m > n}
+
+
+def _results(linear: Linear) -> list[tuple[torch.Tensor, ...]]:
+    """The first row, the first two, ... up to TESTED_ROWS, multiplied together.
 
     A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is also subtracted inside
     the product (``plus``, where it is fused), which leaves the bits that rounding hid.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(TESTED_ROWS, linear.n_in, generator=generator).to(linear.dtype)
-    together = linear(x)
-    rest = linear.plus(x, -together)
-    return [
-        n
-        for n in range(1, TESTED_ROWS + 1)
-        if torch.equal(linear(x[:n]), together[:n]) and torch.equal(linear.plus(x[:n], -together[:n]), rest[:n])
-    ]
+    rounded = linear(x)
+    return [(linear(x[:n]), linear.plus(x[:n], -rounded[:n])) for n in range(1, TESTED_ROWS + 1)]
 
 
 def keeps_bits(model: CachedModel) -> bool:

@@ -25,7 +25,7 @@ from .attention import Attention, BagAttention, CacheShape, Plan
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
-from .invariance import PARTS, keeps_bits, pad_rows
+from .invariance import PARTS, Company, keeps_bits, pad_rows
 from .linears import FloatHead, Linear, padded_to
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .text_tokens import TextTokens
@@ -110,7 +110,7 @@ class LeanModel(CachedModel):
         self.length = 0
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
-        self._padding: dict[tuple, Mapping[int, int]] = {}  # by shape and number of threads
+        self._padding: dict[tuple, Company] = {}  # by shape and number of threads
         self._padded: Mapping[int, int] = {}  # that of all layers' products, which a pass applies once
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)

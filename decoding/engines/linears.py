@@ -3,10 +3,9 @@
 All have one interface: ``__call__(x)``, ``silu(x)``, ``times(x, other)`` and ``plus(x, other)``, with x of [n, in] and
 the result [n, out], both of dtype ``dtype``.
 
-- Dense: any dtype, ``torch.nn.functional.linear``.
 - Packed: for the CPU, weights packed once for oneDNN. One pass over 1 to 16 rows costs about the same (on one thread,
   256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
-- Unfused: any product; bias and the neighbouring operation follow.
+- Unfused: any product; bias and the neighbouring operation follow. Dense: ``torch.nn.functional.linear``, any dtype.
 
 A library may have another kernel for some numbers of rows, mostly for one, which sums in another order: invariance.py
 tests the model's shapes, and ``padded`` says what to pad where the bits differ.
@@ -55,22 +54,6 @@ class Linear(ABC):
         return self(x).add_(other)
 
 
-class DenseLinear(Linear):
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.weight, self.bias, self.dtype = weight.contiguous(), bias, weight.dtype
-        self.n_out, self.n_in = weight.shape
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if (n := x.shape[0]) in self.padded:
-            return F.linear(padded_to(x, self.padded[n]), self.weight, self.bias)[:n]
-        return F.linear(x, self.weight, self.bias)
-
-    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        if self.bias is not None or self.padded:  # one way for all numbers of rows
-            return super().plus(x, other)
-        return torch.addmm(other, x, self.weight.t())
-
-
 class PackedLinear(Linear):
     """Weights in oneDNN's blocked layout; the fused operation runs on the float32 sums."""
 
@@ -109,20 +92,34 @@ class PackedLinear(Linear):
 class UnfusedLinear(Linear):
     """A product of its own (:meth:`product`); the bias follows, in place on its result.
 
-    One that needs padding takes more than TESTED_ROWS in parts.
+    ``most``: the rows of one product, where more would have other bits; they are taken in parts.
     """
 
     bias: torch.Tensor | None
+    most: int | None = None
 
     @abstractmethod
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out], a new tensor, without the bias."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if (n := x.shape[0]) > TESTED_ROWS and self.padded:
-            return torch.cat([self(part) for part in x.split(TESTED_ROWS)])
+        n = x.shape[0]
+        if self.most is not None and n > self.most:
+            return torch.cat([self(part) for part in x.split(self.most)])
         y = self.product(padded_to(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
         return y if self.bias is None else y.add_(self.bias)
+
+
+class DenseLinear(UnfusedLinear):
+    """The plain product, with its bias, in any dtype on any device."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.weight, self.dtype = weight.contiguous(), weight.dtype
+        self.n_out, self.n_in = weight.shape
+        self.bias, self._bias = None, bias
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self._bias)
 
 
 def plain_or_packed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | DenseLinear:
