@@ -15,7 +15,7 @@ from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.report import markdown, tables_of
 from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.evaluation.stages import open_evaluation
-from decoding.evaluation.trees import GROWTHS, TITLE, TUNED
+from decoding.evaluation.trees import GROWTHS, TITLE, TUNED, candidates_of, tuned_lanes
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
@@ -245,6 +245,14 @@ def test_stopped_drafts_go_on_too(tmp_path):
     options = replace(OPTIONS, drafts="all", clock_prompts=0)
     assert all(isinstance(step, Progress) for step in open_evaluation(options, ToyPair(), tmp_path, after(300)).run())
     assert run(tmp_path, options, ToyPair())[1].drafts
+
+
+def test_a_learned_policy_without_a_number_gets_the_one_for_these_costs(monkeypatch):
+    assert {"disco", "disco:0.5"} < set(candidates_of("disco")) and "costaware:1.2" in candidates_of("costaware")
+    for own in ("disco:0.5", "specdecpp:auto", "costtree", "heuristic", "oracle:best"):
+        assert candidates_of(own) == [own]
+    monkeypatch.setattr("decoding.evaluation.trees.best_of", lambda lanes, *_: max(lanes))
+    assert tuned_lanes(["disco", "heuristic"], [], COSTS) == {"disco": "disco:0.99", "heuristic": "heuristic"}
 
 
 def test_trees_are_evaluated_where_they_are_named(tmp_path):

@@ -42,8 +42,9 @@ def open_evaluation(
     """The evaluation that ``options`` describe: of the policies with one draft of ``pair``, or of all its drafts.
 
     ``folder`` keeps what was collected, so that a stopped evaluation can continue. Once ``cancel()`` is true it ends
-    without a result. All choices (static-opt, a draft's best SL and policy) are made on the validation split, on which
-    ``fit`` tuned the learned policies, too; the figures are of the split that ``options`` names.
+    without a result. All choices (static-opt, the learned policies' numbers, a draft's best SL and policy) are made on
+    the validation split, on which ``fit`` tuned the learned policies, too; the figures are of the split that
+    ``options`` names.
 
     Raises:
         UserError: options that cannot be, no usable prompt, a folder of another evaluation.
@@ -191,11 +192,12 @@ class PolicyEvaluation(Evaluation):
 
     @cached_property
     def _lanes(self) -> dict[str, str]:
-        """The labels of the tables and the lanes behind them; validation chooses those of TUNED."""
-        return tuned_lanes([*self._asked, STATIC_OPT], self.samples(self.validation, self._draft), self.collector.costs)
+        """The labels of the tables and the lanes behind them, whose numbers validation chooses."""
+        validation, heads = self.samples(self.validation, self._draft), self.collector.heads(self._draft)
+        return tuned_lanes([*self._asked, STATIC_OPT], validation, self.collector.costs, heads)
 
     def tables(self) -> Iterator[Progress | EvaluationResult]:
-        yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
+        yield Progress("tables", "Tuning policies on the validation prompts", 0.0)
         lanes = self._lanes
         yield Progress("tables", "Computing the tables", 0.5)
         samples, costs, heads = (

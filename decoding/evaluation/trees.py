@@ -39,9 +39,24 @@ def is_tree(lane: str) -> bool:
     return lane == TREE_OPT or (spec is not None and spec.branches)
 
 
-def tuned_lanes(labels: Sequence[str], validation: Sequence[Sample], costs: Costs) -> dict[str, str]:
-    """Label -> lane: those of TUNED as ``validation`` chooses them, all others as they are."""
-    return {label: best_of(TUNED[label], validation, costs) if label in TUNED else label for label in labels}
+def tuned_lanes(
+    labels: Sequence[str], validation: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None = None
+) -> dict[str, str]:
+    """Label -> lane: with the number that is best on ``validation`` at these costs, where the label names none."""
+    return {label: best_of(candidates_of(label), validation, costs, heads) for label in labels}
+
+
+def candidates_of(label: str) -> Sequence[str]:
+    """The lanes that a label may stand for: those of TUNED; a learned policy without a number as it was fitted and with
+    each number among which it is tuned; else the lane itself.
+    """
+    if label in TUNED:
+        return TUNED[label]
+    lane = parse_lane(label)
+    argument = lane.spec.argument
+    if not lane.is_learned or lane.spec.branches or lane.argument or argument is None:
+        return [label]
+    return [label, *(f"{label}:{number:g}" for number in argument.tuned)]
 
 
 def grown(costs: Costs, draft: str, growth: str) -> Costs:

@@ -307,10 +307,12 @@ def with_names(tables: Sequence[Table]) -> list[Table]:
 
 
 def _named(cell: Cell) -> Cell:
-    """ "static-opt (static:3)" -> "static-opt (Static 3)"; what is no lane stays."""
-    label, bracket, lane = cell.text.partition(" (")
-    own = bracket and label in (STATIC_OPT, TREE_OPT)
-    return cell._replace(text=f"{label} ({lane_name(lane[:-1])})" if own else lane_name(cell.text))
+    """ "static-opt (static:3)" -> "static-opt (Static 3)", "disco (disco:0.6)" -> "DISCO 0.6"; others stay."""
+    label, _, bracket = cell.text.partition(" (")
+    lane = bracket.removesuffix(")")
+    if lane and label in (STATIC_OPT, TREE_OPT):
+        return cell._replace(text=f"{label} ({lane_name(lane)})")
+    return cell._replace(text=lane_name(lane if lane.startswith(f"{label}:") else cell.text))
 
 
 def stamp(setting: Setting) -> str:
