@@ -40,8 +40,8 @@ class CacheShape:
 class Plan:
     """What the layers of one pass share. ``mask`` is additive, [n, keys].
 
-    ``order`` [n, keys], for a tree: the cache rows in the order in which each row's text has them, to which ``mask``
-    then applies.
+    ``order`` [n, keys after the trunk], for a tree: the cache rows after ``trunk``, counted from there, in the order in
+    which each row's text has them, to which ``mask`` then applies.
     """
 
     start: int
@@ -49,6 +49,7 @@ class Plan:
     mask: torch.Tensor
     indices: Any = None
     order: torch.Tensor | None = None
+    trunk: int = 0
 
 
 class Attention(Protocol):
@@ -159,7 +160,8 @@ class BagAttention:
         key_rows, key_bags, _, value_bags = self._indices(n, n_keys)
         heads = torch.arange(self.n_kv_heads)[:, None, None, None] * self._capacity
         value_rows = (heads + order).expand(-1, self.n_groups, -1, -1).reshape(-1).int()
-        return Plan(start, n, mask, (key_rows, key_bags, value_rows, value_bags), order)
+        order = order[:, trunk : start + n] - trunk
+        return Plan(start, n, mask, (key_rows, key_bags, value_rows, value_bags), order, trunk)
 
     def _make_indices(self, n: int, n_keys: int) -> tuple[torch.Tensor, ...]:
         """Table rows and offsets of all bags: for the scores in the order (block, head, row, dimension), for the values
@@ -187,8 +189,9 @@ class BagAttention:
         weights = query.transpose(0, 1).expand(blocks, -1, -1, -1).reshape(-1)
         scores = self._sum_bags(self._key_tables[layer], key_rows, key_bags, weights)
         scores = scores.view(blocks, -1, KEY_BLOCK).transpose(0, 1).reshape(self.n_heads, n, n_keys)
-        if plan.order is not None:
-            scores = scores.gather(2, plan.order.expand(self.n_heads, -1, -1))
+        if plan.order is not None:  # of the keys after the trunk: all others are in their places
+            branches = scores[:, :, plan.trunk : plan.trunk + plan.order.shape[1]]
+            branches.copy_(branches.gather(2, plan.order.expand(self.n_heads, -1, -1)))
         p = torch.softmax(torch.add(plan.mask, scores, alpha=self.scale), -1)
         seen = self._sum_bags(self._value_tables[layer], value_rows, value_bags, p.view(-1))
         return seen.view(self.n_heads, n, -1).transpose(0, 1).reshape(n, -1)
