@@ -72,7 +72,7 @@ def _padding_of(results: list[tuple[torch.Tensor, ...]]) -> dict[int, int]:
         for n, result in enumerate(results, 1)
         if all(torch.equal(one, last[:n]) for one, last in zip(result, results[-1]))
     ]
-    found = {n: next(m for m in alike if m >= n) for n in range(1, len(results))}
+    found = {n: next((m for m in alike if m >= n), n) for n in range(1, len(results))}  # NaN equals nothing
     return {n: m for n, m in found.items() if m > n}
 
 
