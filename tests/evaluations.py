@@ -6,10 +6,11 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache, wraps
 
+from decoding.evaluation.choices import best_of, static_lanes
 from decoding.evaluation.drafts import best_figures, break_even_c, simulated_figures
 from decoding.evaluation.figures import draft_figures, match_rates, policy_figures, sweep_figures
 from decoding.evaluation.results import ALL, Draft, EvaluationResult, Figure, Setting
-from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
+from decoding.evaluation.samples import Sample, replay_lane
 from decoding.records.trace import Chain, Costs, Guesses
 from tests.runs import make_chain, make_costs, make_machine
 

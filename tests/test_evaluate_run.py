@@ -11,11 +11,12 @@ from decoding.comparison.prepare import KINDS, prepare
 from decoding.errors import UserError
 from decoding.evaluation import collect, slices, stages
 from decoding.evaluation.advice import recommend
+from decoding.evaluation.choices import TUNED, candidates_of, tuned_lanes
 from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.report import markdown, tables_of
 from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.evaluation.stages import open_evaluation
-from decoding.evaluation.trees import GROWTHS, TITLE, TUNED, candidates_of, tuned_lanes
+from decoding.evaluation.trees import GROWTHS, TITLE
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
@@ -251,7 +252,7 @@ def test_a_learned_policy_without_a_number_gets_the_one_for_these_costs(monkeypa
     assert {"disco", "disco:0.5"} < set(candidates_of("disco")) and "costaware:1.2" in candidates_of("costaware")
     for own in ("disco:0.5", "specdecpp:auto", "costtree", "heuristic", "oracle:best"):
         assert candidates_of(own) == [own]
-    monkeypatch.setattr("decoding.evaluation.trees.best_of", lambda lanes, *_: max(lanes))
+    monkeypatch.setattr("decoding.evaluation.choices.best_of", lambda lanes, *_: max(lanes))
     assert tuned_lanes(["disco", "heuristic"], [], COSTS) == {"disco": "disco:0.99", "heuristic": "heuristic"}
 
 

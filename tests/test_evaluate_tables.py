@@ -13,13 +13,14 @@ from decoding.cli.evaluate import show_result
 from decoding.comparison.costs import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation import figures
+from decoding.evaluation.choices import best_of, draft_candidates, static_lanes
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
-from decoding.evaluation.drafts import break_even_c, candidates, clocked_figures, plain_on_clock
+from decoding.evaluation.drafts import break_even_c, clocked_figures, plain_on_clock
 from decoding.evaluation.figures import METRICS, PASSES, ClockTable, Metric, match_rates
 from decoding.evaluation.options import options_from_dict
 from decoding.evaluation.report import markdown, tables_of, to_csv
 from decoding.evaluation.results import ALL, EvaluationResult
-from decoding.evaluation.samples import best_of, replay_lane, static_lanes
+from decoding.evaluation.samples import replay_lane
 from decoding.evaluation.table import Cell, to_markdown
 from decoding.lookahead.lanes import parse_lane
 from tests.evaluations import changed, make_drafts, make_evaluation, make_samples, make_setting, sample
@@ -259,9 +260,9 @@ def test_at_the_break_even_cost_the_best_static_gains_nothing():
 
 
 def test_prompt_lookup_is_not_asked_for_probabilities():
-    policies = {parse_lane(lane).policy for lane in candidates("ngram", [], certain=True)}
+    policies = {parse_lane(lane).policy for lane in draft_candidates("ngram", [], certain=True)}
     assert policies == {"static", "heuristic", "throughput", "bandit"}
-    assert "disco" in {parse_lane(lane).policy for lane in candidates("shallow", ["disco"])}
+    assert "disco" in {parse_lane(lane).policy for lane in draft_candidates("shallow", ["disco"])}
 
 
 def test_clocked_points_stand_beside_the_replay_of_the_same_prompts():

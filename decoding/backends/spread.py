@@ -87,7 +87,7 @@ class _Spread:
         yield Progress(COSTS, "Measuring the costs on one replica", 0.0)
         first = self._alone(Part(COSTS, files=self._kept_costs()))
         yield from self._collect(first)
-        yield Progress(CLOCK, "Tuning static-opt on the validation prompts", 0.0)
+        yield Progress(CLOCK, "Tuning policies on the validation prompts", 0.0)
         plan = self._alone(Part(PLAN, files=self._all()))
         yield from self._clock(plan)
         yield Progress(TABLES, "Computing the tables", 0.0)

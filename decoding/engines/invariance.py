@@ -32,7 +32,7 @@ def pad_rows(linears: Iterable[Linear], chosen: dict[tuple, Company] | None = No
     """Gives each of ``linears`` the least padding with which its rows keep their bits, tested once per shape and number
     of threads; ``chosen`` keeps what was found for the next call.
 
-    What does not help shows on the model (:func:`keeps_bits`).
+    Where that does not help, :func:`keeps_bits` shows it on the model.
     """
     chosen = {} if chosen is None else chosen
     for linear in linears:
@@ -49,7 +49,8 @@ def _least_padding(linear: Linear) -> Company:
     """How rows are to be multiplied where the kernel for a number of rows sums in another order than others.
 
     FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2; MKL's for AVX512 for 1 row
-    and from 16 on, so that 1 is padded to 2, and at most 15 are multiplied together.
+    and from 16 on, so that 1 is padded to 2, and at most 15 are multiplied together. Products that take no parts are
+    padded as far as it takes.
     """
     linear.padded = {}
     if not isinstance(linear, UnfusedLinear):

@@ -90,7 +90,7 @@ class PackedLinear(Linear):
 
 
 class UnfusedLinear(Linear):
-    """A product of its own (:meth:`product`); the bias follows, in place on its result.
+    """A product of its own (:meth:`product`); a ``bias`` that this does not add follows, in place on its result.
 
     ``most``: the rows of one product, where more would have other bits; they are taken in parts.
     """
@@ -100,7 +100,7 @@ class UnfusedLinear(Linear):
 
     @abstractmethod
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, in] -> [n, out], a new tensor, without the bias."""
+        """[n, in] -> [n, out], a new tensor, without ``bias``."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         n = x.shape[0]
@@ -116,10 +116,15 @@ class DenseLinear(UnfusedLinear):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight, self.dtype = weight.contiguous(), weight.dtype
         self.n_out, self.n_in = weight.shape
-        self.bias, self._bias = None, bias
+        self.bias, self._bias = None, bias  # the product adds it
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight, self._bias)
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        if self._bias is not None or self.padded or self.most is not None:  # one way for all numbers of rows
+            return super().plus(x, other)
+        return torch.addmm(other, x, self.weight.t())
 
 
 def plain_or_packed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | DenseLinear:

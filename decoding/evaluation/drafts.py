@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,13 @@ import numpy as np
 from ..analysis import theory
 from ..analysis.bootstrap import Bootstrap
 from ..comparison.prepare import abilities_of, model_info
-from ..lookahead.spec import PolicySpec, all_specs
 from ..records.suites import Prompt
 from ..records.trace import Costs
+from .choices import best_of, draft_candidates, static_lanes
 from .collect import Collector
 from .figures import ClockTable, clock_table, match_rates
 from .results import ALL, PLAIN, Draft, Figure
-from .samples import Replayed, best_of, groups, replay_lane, static_lanes
+from .samples import Replayed, groups, replay_lane
 
 CLOCKED_SLS = (1, 2, 3, 5, 8, 12, 20)
 
@@ -33,7 +33,7 @@ def evaluate_draft(
     tuning, samples = collector.samples(validation, name), collector.samples(test, name)
     best_sl = 1 + static_lanes(name).index(best_of(static_lanes(name), tuning, costs))
     certain = abilities_of(collector.pair, name).certain
-    best_lane = best_of(candidates(name, heads, certain), tuning, costs, heads)
+    best_lane = best_of(draft_candidates(name, heads, certain), tuning, costs, heads)
     info = model_info(collector.pair, name)
     draft = Draft(
         name=name,
@@ -57,26 +57,6 @@ def evaluate_draft(
         *best_figures(best),
     ]
     return draft, list(dict.fromkeys(found))  # the best policy may be a static one
-
-
-def decides(spec: PolicySpec) -> bool:
-    """Whether the policy needs no fitting and chooses the SL itself."""
-    return spec.adapts and not spec.learned
-
-
-def candidates(draft: str, learned: Iterable[str], certain: bool = False) -> list[str]:
-    """The candidates for a draft's best policy on validation, each with every second argument of its sweep.
-
-    ``learned``: the policies that were fitted for it.
-    ``certain``: the draft's proposals have probability 1, and no policy can decide by them.
-    """
-    lanes = static_lanes(draft)
-    for name, spec in all_specs().items():
-        if not decides(spec) or (certain and spec.looks_at_guesses):
-            continue
-        sweep = spec.argument.sweep[1::2] if spec.argument is not None else ()
-        lanes += [f"{draft}/{name}:{value:g}" for value in sweep] or [f"{draft}/{name}"]
-    return lanes + [f"{draft}/{policy}" for policy in learned]
 
 
 def simulated_figures(sweep: Sequence[Replayed]) -> Iterator[Figure]:

@@ -12,7 +12,7 @@ from ..analysis.bootstrap import Bootstrap
 from ..analysis.counts import Counts
 from ..analysis.trees import Growth, simulate_trees
 from ..analysis.whatif import Replay, Simulated
-from ..lookahead.base import SL_CAP, LookaheadPolicy, TreePolicy
+from ..lookahead.base import LookaheadPolicy, TreePolicy
 from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
@@ -124,14 +124,3 @@ def replay_lane(
     parsed = parse_lane(lane)
     simulated = [one.simulate(costs, make_policy(parsed, heads)) for one in samples]
     return Replayed(lane, samples, costs, simulated, make_policy(parsed, heads).cap, heads)
-
-
-def best_of(
-    lanes: Sequence[str], samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None = None
-) -> str:
-    """The lane with the largest speedup on ``samples`` (validation prompts); the first on a tie."""
-    return max(lanes, key=lambda lane: replay_lane(lane, samples, costs, heads).speedup)
-
-
-def static_lanes(draft: str | None = None) -> list[str]:
-    return [f"{draft}/static:{sl}" if draft else f"static:{sl}" for sl in range(1, SL_CAP + 1)]

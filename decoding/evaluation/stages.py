@@ -27,13 +27,14 @@ from ..lookahead.spec import all_specs, evaluated_lanes
 from ..loop.drafting import MODEL_FREE
 from ..records.machine import describe_machine
 from ..records.suites import Prompt, load_suite, suites_for
+from .choices import TUNED, decides, is_tree, tuned_lanes
 from .collect import Collector, Steps
-from .drafts import CLOCKED_SLS, decides, evaluate_draft, plain_on_clock
+from .drafts import CLOCKED_SLS, evaluate_draft, plain_on_clock
 from .figures import clock_table, draft_figures, policy_figures, sweep_figures
 from .options import EvaluationOptions, check_options
 from .results import ALL, PLAIN, STATIC_OPT, TREE_OPT, EvaluationResult, Figure, Progress, Setting
 from .samples import Sample
-from .trees import TUNED, is_tree, tree_figures, tuned_lanes
+from .trees import tree_figures
 
 
 def open_evaluation(

@@ -1,4 +1,4 @@
-"""Trees beside chains: which budget is best, and from which growth of v(n) on trees win.
+"""Trees beside chains: from which growth of v(n) on trees win.
 
 A tree costs the target more rows for the same text, so that trees win where verification is nearly free, as on a GPU.
 The costs tried here keep all that was measured but v(n), of whose growth they leave a part.
@@ -13,14 +13,13 @@ from ..analysis.bootstrap import Bootstrap
 from ..analysis.whatif import with_costs
 from ..lookahead.base import TREE_CAP
 from ..lookahead.heads import Head
-from ..lookahead.lanes import is_usable, parse_lane, spec_of
+from ..lookahead.lanes import is_usable
 from ..records.trace import Costs
-from .results import ALL, STATIC_OPT, TREE_OPT, EvaluationResult, Figure
-from .samples import Sample, best_of, replay_lane, static_lanes
+from .choices import best_of, chain_candidates, is_tree, tuned_lanes
+from .results import ALL, EvaluationResult, Figure
+from .samples import Sample, replay_lane
 from .table import Cell, Column, Table, cell, make_table, percent_interval, times
 
-BUDGETS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # guesses of a tree
-TUNED = {STATIC_OPT: static_lanes(), TREE_OPT: [f"tree:{budget}" for budget in BUDGETS]}
 FLAT = 16  # tokens up to which v(n) is 1 on a curve that grows as measured from there on
 GROWTHS = {  # the curves that are tried, by their names in the metrics
     "1": "as measured",
@@ -33,32 +32,6 @@ GROWTHS = {  # the curves that are tried, by their names in the metrics
 TITLE = "Trees and chains, by the growth of v(n)"
 
 
-def is_tree(lane: str) -> bool:
-    """Whether the lane, or the label of a tuned one, guesses trees."""
-    spec = spec_of(lane)
-    return lane == TREE_OPT or (spec is not None and spec.branches)
-
-
-def tuned_lanes(
-    labels: Sequence[str], validation: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None = None
-) -> dict[str, str]:
-    """Label -> lane: with the number that is best on ``validation`` at these costs, where the label names none."""
-    return {label: best_of(candidates_of(label), validation, costs, heads) for label in labels}
-
-
-def candidates_of(label: str) -> Sequence[str]:
-    """The lanes that a label may stand for: those of TUNED; a learned policy without a number as it was fitted and with
-    each number among which it is tuned; else the lane itself.
-    """
-    if label in TUNED:
-        return TUNED[label]
-    lane = parse_lane(label)
-    argument = lane.spec.argument
-    if not lane.is_learned or lane.spec.branches or lane.argument or argument is None:
-        return [label]
-    return [label, *(f"{label}:{number:g}" for number in argument.tuned)]
-
-
 def grown(costs: Costs, draft: str, growth: str) -> Costs:
     """``costs`` with the curve of that name in GROWTHS."""
     sizes = range(1, 2 * TREE_CAP + 1)
@@ -67,17 +40,6 @@ def grown(costs: Costs, draft: str, growth: str) -> Costs:
     else:
         curve = [1.0 + float(growth) * (costs.verify(n) - 1.0) for n in sizes]
     return with_costs(costs, draft, verify_curve=curve)
-
-
-def chain_candidates(lanes: Sequence[str]) -> list[str]:
-    """The policies of ``lanes``, each with every second number among which it is tuned, and all static SLs."""
-    found = static_lanes()
-    for lane in map(parse_lane, lanes):
-        argument = lane.spec.argument
-        numbers = (argument.tuned or argument.sweep)[::2] if argument is not None else ()
-        if lane.policy != "static":
-            found += [f"{lane.policy}:{number:g}" for number in numbers] or [lane.text]
-    return list(dict.fromkeys(found))
 
 
 def tree_figures(
