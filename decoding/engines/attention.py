@@ -78,6 +78,12 @@ class CausalBand:
         row, column = start % KEY_BLOCK, self._capacity - start // KEY_BLOCK * KEY_BLOCK
         return self._band[row : row + n, column : column + whole_blocks(start + n)]
 
+    def mask_of(self, first: int, positions: Sequence[int], n_keys: int) -> torch.Tensor:
+        """[positions, n_keys] for rows at ``positions``, at least ``first``: each sees position + 1 keys."""
+        hidden = first // KEY_BLOCK * KEY_BLOCK
+        rows, column = [position - hidden for position in positions], self._capacity - hidden
+        return self._band[rows, column : column + n_keys]
+
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Zeros whose pages take memory only once they are written, which most of a long context never is.
@@ -134,11 +140,13 @@ class BagAttention:
         # zero, since a mask cannot hide a NaN.
         keys = (self._capacity // KEY_BLOCK, shape.n_kv_heads, shape.head_dim, KEY_BLOCK)
         values = (shape.n_kv_heads, self._capacity, shape.head_dim)
-        self._keys = [_untouched_zeros(keys, shape.dtype) for _ in range(shape.n_layers)]
-        self._values = [_untouched_zeros(values, shape.dtype) for _ in range(shape.n_layers)]
+        self._all_keys = _untouched_zeros((shape.n_layers, *keys), shape.dtype)
+        self._all_values = _untouched_zeros((shape.n_layers, *values), shape.dtype)
+        self._keys, self._values = list(self._all_keys), list(self._all_values)
         self._key_tables = [one.view(-1, KEY_BLOCK) for one in self._keys]
         self._value_tables = [one.view(-1, shape.head_dim) for one in self._values]
         self._indices = lru_cache(maxsize=24)(self._make_indices)
+        self._head_starts = torch.arange(shape.n_kv_heads, dtype=torch.int32)[:, None, None, None] * self._capacity
         self._bag = torch.ops.aten._embedding_bag_forward_only.default
 
     def plan(self, start: int, n: int, branches: Branches | None = None) -> Plan:
@@ -149,19 +157,15 @@ class BagAttention:
 
     def _plan_tree(self, start: int, n: int, branches: Branches) -> Plan:
         """Positions are at least the trunk's end, and at most ``start + n - 1``: a path has no more rows than that."""
-        trunk, positions = branches.trunk, torch.tensor(branches.positions)
-        mask = self._band.mask(start, n)
-        n_keys = mask.shape[1]
-        visible = torch.arange(n_keys) <= positions[:, None]
-        mask = torch.zeros_like(mask).masked_fill_(~visible, float("-inf"))
-        order = torch.arange(n_keys).repeat(n, 1)
-        for row, path in enumerate(branches.paths):
-            order[row, trunk : trunk + len(path)] = torch.tensor(path)
-        key_rows, key_bags, _, value_bags = self._indices(n, n_keys)
-        heads = torch.arange(self.n_kv_heads)[:, None, None, None] * self._capacity
-        value_rows = (heads + order).expand(-1, self.n_groups, -1, -1).reshape(-1).int()
-        order = order[:, trunk : start + n] - trunk
-        return Plan(start, n, mask, (key_rows, key_bags, value_rows, value_bags), order, trunk)
+        trunk, end = branches.trunk, start + n
+        mask = self._band.mask_of(trunk, branches.positions, whole_blocks(end))
+        rest = [list(range(trunk + len(path), end)) for path in branches.paths]
+        order = torch.tensor([path + hidden for path, hidden in zip(branches.paths, rest)])
+        key_rows, key_bags, value_rows, value_bags = self._indices(n, mask.shape[1])
+        value_rows = value_rows.clone()
+        by_head = value_rows.view(self.n_kv_heads, self.n_groups, n, -1)
+        by_head[..., trunk:end] = self._head_starts + order
+        return Plan(start, n, mask, (key_rows, key_bags, value_rows, value_bags), order - trunk, trunk)
 
     def _make_indices(self, n: int, n_keys: int) -> tuple[torch.Tensor, ...]:
         """Table rows and offsets of all bags: for the scores in the order (block, head, row, dimension), for the values
@@ -216,10 +220,10 @@ class BagAttention:
             done += part
 
     def move(self, rows: Sequence[int], to: int) -> None:
-        old, new = torch.tensor(rows), torch.arange(to, to + len(rows))
-        for keys, values in zip(self._keys, self._values):
-            values[:, new] = values[:, old]
-            keys[new // KEY_BLOCK, :, :, new % KEY_BLOCK] = keys[old // KEY_BLOCK, :, :, old % KEY_BLOCK]
+        for place, row in enumerate(rows, to):  # in all layers; a path's rows come after their places
+            old, new = divmod(row, KEY_BLOCK), divmod(place, KEY_BLOCK)
+            self._all_keys[:, new[0], :, :, new[1]] = self._all_keys[:, old[0], :, :, old[1]]
+            self._all_values[:, :, place] = self._all_values[:, :, row]
 
     def _attend_densely(self, layer: int, query: torch.Tensor, plan: Plan) -> torch.Tensor:
         n_keys = plan.mask.shape[1]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..engines.base import CachedModel
-from ..engines.inputs import Branches, EncodedPrompt
+from ..engines.inputs import Branches, EncodedPrompt, already_in_place
 from ..lookahead.base import DraftState, LookaheadPolicy, TreePolicy
 from ..records.trace import Finish, StopReason
 from .acceptance import AcceptanceRule, Draws, agreeing
@@ -100,7 +100,7 @@ def speculative_decode(
         n_kept, finish = limits.cut(text[len(prompt) :], new)
         text += new[:n_kept]
         if draft is not None:
-            draft.observe(n_accepted, _states(target, path, state) if layers else ())
+            draft.observe(n_accepted, _states(target, path) if layers else ())
             draft.forget(len(text) - 1, path)
         top = len(text) - n_kept  # the pass read the token before the guesses, and then these
         target.rewind(top, [top + node for node in path[: n_kept - 1]])
@@ -125,10 +125,11 @@ def speculative_decode(
         )
 
 
-def _states(target: CachedModel, path: Sequence[int], state: DraftState) -> States:
+def _states(target: CachedModel, path: Sequence[int]) -> States:
     """The target's states of the text's last token and of the accepted ones; states of other rows are invalid."""
-    if state.parents is None:
-        return tuple(rows[: len(path) + 1] for rows in target.last_states)
+    n = len(path)
+    if already_in_place(0, path) == n:
+        return tuple(rows[: n + 1] for rows in target.last_states)
     kept = [0, *(node + 1 for node in path)]
     return tuple(rows[kept] for rows in target.last_states)
 
