@@ -40,16 +40,15 @@ class CacheShape:
 class Plan:
     """What the layers of one pass share. ``mask`` is additive, [n, keys].
 
-    ``order`` [n, keys after the trunk], for a tree: the cache rows after ``trunk``, counted from there, in the order in
-    which each row's text has them, to which ``mask`` then applies.
+    ``moved``, for a tree: (to, source), places in scores [Hq, n, keys], which are in the order of the cache; moving
+    these puts what a row sees into the order of its own text, to which ``mask`` then applies.
     """
 
     start: int
     n: int
     mask: torch.Tensor
     indices: Any = None
-    order: torch.Tensor | None = None
-    trunk: int = 0
+    moved: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 class Attention(Protocol):
@@ -146,7 +145,6 @@ class BagAttention:
         self._key_tables = [one.view(-1, KEY_BLOCK) for one in self._keys]
         self._value_tables = [one.view(-1, shape.head_dim) for one in self._values]
         self._indices = lru_cache(maxsize=24)(self._make_indices)
-        self._head_starts = torch.arange(shape.n_kv_heads, dtype=torch.int32)[:, None, None, None] * self._capacity
         self._bag = torch.ops.aten._embedding_bag_forward_only.default
 
     def plan(self, start: int, n: int, branches: Branches | None = None) -> Plan:
@@ -157,15 +155,19 @@ class BagAttention:
 
     def _plan_tree(self, start: int, n: int, branches: Branches) -> Plan:
         """Positions are at least the trunk's end, and at most ``start + n - 1``: a path has no more rows than that."""
-        trunk, end = branches.trunk, start + n
-        mask = self._band.mask_of(trunk, branches.positions, whole_blocks(end))
-        rest = [list(range(trunk + len(path), end)) for path in branches.paths]
-        order = torch.tensor([path + hidden for path, hidden in zip(branches.paths, rest)])
-        key_rows, key_bags, value_rows, value_bags = self._indices(n, mask.shape[1])
-        value_rows = value_rows.clone()
-        by_head = value_rows.view(self.n_kv_heads, self.n_groups, n, -1)
-        by_head[..., trunk:end] = self._head_starts + order
-        return Plan(start, n, mask, (key_rows, key_bags, value_rows, value_bags), order - trunk, trunk)
+        trunk, mask = branches.trunk, self._band.mask_of(branches.trunk, branches.positions, whole_blocks(start + n))
+        n_keys = mask.shape[1]
+        moved = [
+            (row * n_keys + trunk + depth, row * n_keys + place)
+            for row, path in enumerate(branches.paths)
+            for depth, place in enumerate(path)
+            if place != trunk + depth
+        ]
+        heads = torch.arange(self.n_heads)[:, None] * (n * n_keys)
+        to, source = ((heads + torch.tensor(places)).flatten() for places in zip(*moved))
+        key_rows, key_bags, value_rows, value_bags = self._indices(n, n_keys)
+        value_rows = value_rows.put(to, value_rows.take(source))
+        return Plan(start, n, mask, (key_rows, key_bags, value_rows, value_bags), (to, source))
 
     def _make_indices(self, n: int, n_keys: int) -> tuple[torch.Tensor, ...]:
         """Table rows and offsets of all bags: for the scores in the order (block, head, row, dimension), for the values
@@ -193,9 +195,9 @@ class BagAttention:
         weights = query.transpose(0, 1).expand(blocks, -1, -1, -1).reshape(-1)
         scores = self._sum_bags(self._key_tables[layer], key_rows, key_bags, weights)
         scores = scores.view(blocks, -1, KEY_BLOCK).transpose(0, 1).reshape(self.n_heads, n, n_keys)
-        if plan.order is not None:  # of the keys after the trunk: all others are in their places
-            branches = scores[:, :, plan.trunk : plan.trunk + plan.order.shape[1]]
-            branches.copy_(branches.gather(2, plan.order.expand(self.n_heads, -1, -1)))
+        if plan.moved is not None:
+            to, source = plan.moved
+            scores.view(-1).put_(to, scores.take(source))
         p = torch.softmax(torch.add(plan.mask, scores, alpha=self.scale), -1)
         seen = self._sum_bags(self._value_tables[layer], value_rows, value_bags, p.view(-1))
         return seen.view(self.n_heads, n, -1).transpose(0, 1).reshape(n, -1)

@@ -40,13 +40,13 @@ function themed(figure, node) {
 
 const LEGEND_ROW = 20; // px
 
-const TITLE_CHARS = 36, BESIDE_NAMES = 24; // that fit under a plot on a phone; beside lanes' names there is less room
+const TITLE_CHARS = 24; // that fit under a plot on a phone, beside the names of lanes
 
 /** Breaks a long axis title into two lines. */
-function shortTitle(title, most) {
+function shortTitle(title) {
   const text = (title && title.text) || "";
-  if (text.length <= most || text.includes("<br>")) return;
-  const at = text.lastIndexOf(" ", most);
+  if (text.length <= TITLE_CHARS || text.includes("<br>")) return;
+  const at = text.lastIndexOf(" ", TITLE_CHARS);
   if (at > 0) Object.assign(title, { text: `${text.slice(0, at)}<br>${text.slice(at + 1)}`, standoff: 4 });
 }
 
@@ -57,7 +57,7 @@ function narrowed(data, layout) {
   const margin = layout.margin || {};
   layout.margin = { ...margin, l: 44, r: 6, b: (margin.b ?? 44) + rows };
   for (const key of Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name))) {
-    shortTitle(layout[key].title, layout.yaxis && layout.yaxis.automargin ? BESIDE_NAMES : TITLE_CHARS);
+    shortTitle(layout[key].title);
   }
   layout.legend = { orientation: "v", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom" };
   if (layout.height) layout.height += rows;
