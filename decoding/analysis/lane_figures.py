@@ -12,7 +12,7 @@ from .metrics import Spread
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class LaneFigure:
     """One figure of a lane as it is shown: its value, its text, and the formula with this lane's numbers."""
 
     key: str
@@ -22,7 +22,7 @@ class Figure:
     formula: str
 
 
-def lane_figures(run: Run, trace: Trace) -> list[Figure]:
+def lane_figures(run: Run, trace: Trace) -> list[LaneFigure]:
     """All figures of a lane, in display order; those that do not apply are left out."""
     end_to_end, loop = metrics.end_to_end_speedup(run, trace), metrics.loop_share(run, trace)
     figures = [
@@ -37,20 +37,20 @@ def lane_figures(run: Run, trace: Trace) -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _figure(key: str, label: str, value: float | None, show: str, formula: str) -> Figure | None:
+def _figure(key: str, label: str, value: float | None, show: str, formula: str) -> LaneFigure | None:
     """A figure whose text is ``value`` in the format ``show``; None without a value."""
-    return None if value is None else Figure(key, label, value, f"{value:{show}}", formula)
+    return None if value is None else LaneFigure(key, label, value, f"{value:{show}}", formula)
 
 
-def _speedup_figure(key: str, label: str, spread: Spread | None, what: str) -> Figure | None:
+def _speedup_figure(key: str, label: str, spread: Spread | None, what: str) -> LaneFigure | None:
     if spread is None:
         return None
     ranged = f" ({spread.low:.2f} to {spread.high:.2f})" if spread.high - spread.low >= 0.005 else ""
     formula = f"autoregressive {what} / this lane's, same repeat; median (range) over repeats"
-    return Figure(key, label, spread.median, f"{spread.median:.2f}×{ranged}", formula)
+    return LaneFigure(key, label, spread.median, f"{spread.median:.2f}×{ranged}", formula)
 
 
-def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
+def _predicted_figure(run: Run, trace: Trace) -> LaneFigure | None:
     predicted = metrics.predicted_speedup(run, trace)
     if predicted is None or is_recorded(run):  # the curves of a recorded run are drawn through the lanes themselves
         return None
@@ -60,18 +60,18 @@ def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
         f" = {len(trace.output)} × {run.costs.iteration(0, None):.3f} / {cost:.1f}, all as measured at the start;"
         " first: what the first guess of an iteration costs beyond c"
     )
-    return Figure("predicted", "predicted speedup", predicted, f"{predicted:.2f}×", formula)
+    return LaneFigure("predicted", "predicted speedup", predicted, f"{predicted:.2f}×", formula)
 
 
-def _latency_figure(trace: Trace) -> Figure | None:
+def _latency_figure(trace: Trace) -> LaneFigure | None:
     seconds = metrics.seconds_per_token(trace)
     if seconds is None:
         return None
     formula = f"median decode time over repeats / {len(trace.output)} tokens = {1 / seconds:.0f} tokens/s"
-    return Figure("latency", "time per token", seconds, f"{seconds * 1e3:.2f} ms", formula)
+    return LaneFigure("latency", "time per token", seconds, f"{seconds * 1e3:.2f} ms", formula)
 
 
-def _pass_figures(trace: Trace) -> list[Figure | None]:
+def _pass_figures(trace: Trace) -> list[LaneFigure | None]:
     found = counts(trace)
     n, tokens = found.target_passes, found.tokens
     passes = _figure("target_passes", "target passes", n, "", f"iterations after the prefill, for {tokens} tokens")
@@ -85,7 +85,7 @@ def _pass_figures(trace: Trace) -> list[Figure | None]:
     return [_figure("tokens_per_target_pass", "tokens per target pass", per_pass, ".2f", formula), passes]
 
 
-def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
+def _draft_figures(run: Run, trace: Trace) -> list[LaneFigure | None]:
     found = counts(trace)
     n, drafted, draft_passes, accepted, tokens = found
     lost = found.thrown_away
@@ -107,15 +107,15 @@ def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
     ]
 
 
-def _thrown_away_figure(trace: Trace, lost: int, drafted: int) -> Figure | None:
+def _thrown_away_figure(trace: Trace, lost: int, drafted: int) -> LaneFigure | None:
     if not drafted:
         return None
     rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
     formula = f"rejected + dropped = {rejected} + {lost - rejected}, of {drafted} drafted"
-    return Figure("thrown_away", "thrown away", lost, f"{lost} ({lost / drafted:.0%})", formula)
+    return LaneFigure("thrown_away", "thrown away", lost, f"{lost} ({lost / drafted:.0%})", formula)
 
 
-def _match_figure(chain: Chain | None) -> Figure | None:
+def _match_figure(chain: Chain | None) -> LaneFigure | None:
     rate = metrics.match_rate(chain) if chain else None
     if chain is None or rate is None:
         return None

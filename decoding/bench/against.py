@@ -51,7 +51,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Figure:
+class Speed:
     """One contender over all prompts and repeats: tokens/s without the prompt, the median with it (``end_to_end``), and
     the shares of draft, check, policy and rest in its time (None: not known).
     """
@@ -100,7 +100,7 @@ class Report:
     pair: str
     dtype: str
     device: str
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[Speed] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     n_prompts: int = 0
@@ -216,14 +216,14 @@ def interleave(contenders: Sequence[Contender], prompts: list[list[int]], work: 
     return readings
 
 
-def figures_of(contenders: Sequence[Contender], readings: Readings) -> list[Figure]:
+def figures_of(contenders: Sequence[Contender], readings: Readings) -> list[Speed]:
     """Each contender's figure, in the contenders' order."""
     figures = []
     for contender in contenders:
         flat = [reading for repeats in readings[contender.name] for reading in repeats]
         columns = [sum(column) for column in zip(*(reading.shares or () for reading in flat))]
         figures.append(
-            Figure(
+            Speed(
                 contender.name,
                 spread_of([reading.tokens_per_s for reading in flat]),
                 median(len(reading.output) / reading.total_s for reading in flat),
@@ -239,7 +239,7 @@ def spread_of(values: Sequence[float]) -> Spread:
     return Spread(median(values), min(values), max(values))
 
 
-def ratios_of(figures: list[Figure], readings: Readings) -> list[Ratio]:
+def ratios_of(figures: list[Speed], readings: Readings) -> list[Ratio]:
     """The three like-for-like comparisons; the best dynamic lane is the one with the highest median."""
     speed = {figure.name: figure.tokens_per_s.median for figure in figures}
     dynamic = [name for name in speed if not name.startswith("hf ") and name not in (PLAIN, STATIC)]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from decoding.analysis import metrics
 from decoding.analysis.agreement import verdict
-from decoding.analysis.lane_figures import Figure, lane_figures
+from decoding.analysis.lane_figures import LaneFigure, lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.seen import count_seen, seen_sentence
 from decoding.analysis.steadiness import contradictions, how_timed, timings
@@ -233,11 +233,11 @@ def _recorded(iteration: Iteration) -> dict[str, Any]:
     return {"stop": iteration.stop, "score": iteration.score, "tokens": tokens}
 
 
-def _figure(figure: Figure) -> dict[str, str]:
+def _figure(figure: LaneFigure) -> dict[str, str]:
     return {name: getattr(figure, name) for name in ("key", "label", "text", "formula")}
 
 
-def _speedup_figure(run: Run, trace: Trace, figure: Figure) -> dict[str, str]:
+def _speedup_figure(run: Run, trace: Trace, figure: LaneFigure) -> dict[str, str]:
     """The median over the repeats, labelled as such: the bars of the strip are those of a single repeat."""
     shown = _figure(figure)
     if len(trace.repeats) > 1:
