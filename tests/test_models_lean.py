@@ -291,12 +291,35 @@ class LargerKernel(TwoKernels):
         return (x @ self.weight) * (1 + 1e-6 * (n == 1) + 2e-6 * (n > 15))
 
 
-def test_rows_are_taken_in_parts_where_larger_products_have_another_kernel():
-    linear = LargerKernel()
+class LongKernel(TwoKernels):
+    """Has another kernel from 33 rows on, as oneDNN on a CPU with AMX."""
+
+    def product(self, x):
+        return (x @ self.weight) * (1 + 1e-6 * (len(x) > 32))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "padded", "most"),
+    [(LargerKernel, {1: 2}, 15), (LongKernel, {}, TESTED_ROWS)],
+    ids=["from 16", "from 33"],
+)
+def test_rows_are_taken_in_parts_where_larger_products_have_another_kernel(kernel, padded, most):
+    linear = kernel()
     pad_rows([linear])
-    assert (linear.padded, linear.most) == ({1: 2}, 15)
+    assert (linear.padded, linear.most) == (padded, most)
     x = torch.randn(80, 16, generator=torch.Generator().manual_seed(4))
-    assert all(torch.equal(linear(x[:n]), linear(x)[:n]) for n in (1, 2, 15, 16, 17, 30, 31, 80))
+    assert all(torch.equal(linear(x[:n]), linear(x)[:n]) for n in (1, 2, 15, 16, 17, 30, 31, 32, 33, 80))
+
+
+def test_fused_products_take_their_parts_of_both_operands():
+    linear, generator = PackedLinear(torch.randn(64, 32)), torch.Generator().manual_seed(5)
+    x, other = torch.randn(17, 32, generator=generator), torch.randn(17, 64, generator=generator)
+    for fused in (linear, linear.silu, linear.times, linear.plus):
+        operands = (x,) if fused in (linear, linear.silu) else (x, other)
+        linear.most = None
+        parts = torch.cat([fused(*part) for part in zip(*(one.split(5) for one in operands))])
+        linear.most = 5
+        assert torch.equal(fused(*operands), parts)
 
 
 def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():
@@ -310,7 +333,7 @@ def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():
 
 def test_a_shape_is_tested_once_for_each_number_of_threads(monkeypatch):
     tested, before, alone = [], torch.get_num_threads(), Company({})
-    monkeypatch.setattr("decoding.engines.invariance._least_padding", lambda linear: tested.append(linear) or alone)
+    monkeypatch.setattr("decoding.engines.invariance._company_of", lambda linear: tested.append(linear) or alone)
     model = lean(random_model(WIDE))
     assert len({(linear.n_out, linear.n_in) for linear in tested}) == len(tested) > 3
     n = len(tested)

@@ -12,25 +12,28 @@ from typing import NamedTuple
 
 import torch
 
+from .attention import BagAttention
 from .base import CachedModel
 from .inputs import Branches
-from .linears import TESTED_ROWS, Linear, UnfusedLinear
+from .linears import TESTED_ROWS, Linear
 
-ROWS = (1, 2, 3, 5, 6, 7, 17)  # plain decoding, checks as they are usual, a long one
+LONGEST = BagAttention.MAX_ROWS  # of one pass
+ROWS = (1, 2, 3, 5, 6, 7, 17, 65)  # plain decoding, checks as they are usual, long ones
 MOST_PADDING = 7  # rows
 _PROMPT = 8
+Result = tuple[torch.Tensor, ...]
 
 
 class Company(NamedTuple):
-    """How a product takes its rows: ``padded`` as in :class:`Linear`, ``most`` as in :class:`UnfusedLinear`."""
+    """How a product takes its rows: as in :class:`Linear`."""
 
     padded: Mapping[int, int]
     most: int | None = None
 
 
 def pad_rows(linears: Iterable[Linear], chosen: dict[tuple, Company] | None = None) -> None:
-    """Gives each of ``linears`` the least padding with which its rows keep their bits, tested once per shape and number
-    of threads; ``chosen`` keeps what was found for the next call.
+    """Tells each of ``linears`` how to take its rows so that they keep their bits, tested once per shape and number of
+    threads; ``chosen`` keeps what was found for the next call.
 
     Where that does not help, :func:`keeps_bits` shows it on the model.
     """
@@ -38,55 +41,51 @@ def pad_rows(linears: Iterable[Linear], chosen: dict[tuple, Company] | None = No
     for linear in linears:
         shape = (type(linear), linear.n_out, linear.n_in, linear.dtype, torch.get_num_threads())
         if shape not in chosen:
-            chosen[shape] = _least_padding(linear)
-        company = chosen[shape]
-        linear.padded = company.padded
-        if isinstance(linear, UnfusedLinear):
-            linear.most = company.most
+            chosen[shape] = _company_of(linear)
+        linear.padded, linear.most = chosen[shape]
 
 
-def _least_padding(linear: Linear) -> Company:
+def _company_of(linear: Linear) -> Company:
     """How rows are to be multiplied where the kernel for a number of rows sums in another order than others.
 
-    FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2; MKL's for AVX512 for 1 row
-    and from 16 on, so that 1 is padded to 2, and at most 15 are multiplied together. Products that take no parts are
-    padded as far as it takes.
+    FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2. MKL's for AVX512 do for 1
+    row and from 16 on, so that 1 is padded to 2, and at most 15 are multiplied together. oneDNN's with AMX do from 33
+    on: where the longest pass has other bits than one of TESTED_ROWS, rows are multiplied in parts of at most as many.
     """
-    linear.padded = {}
-    if not isinstance(linear, UnfusedLinear):
-        return Company(_padding_of(_results(linear)))
-    linear.most = None
-    results = _results(linear)
+    linear.padded, linear.most = {}, None
+    *results, longest = _results(linear)
     for most in range(TESTED_ROWS, MOST_PADDING, -1):
         padded = _padding_of(results[:most])
         if max((m - n for n, m in padded.items()), default=0) <= MOST_PADDING:
             break
-    return Company(padded, most if padded or most < TESTED_ROWS else None)
+    any_number = not padded and most == TESTED_ROWS and _are_alike(results[-1], longest)
+    return Company(padded, None if any_number else most)
 
 
-def _padding_of(results: list[tuple[torch.Tensor, ...]]) -> dict[int, int]:
+def _padding_of(results: list[Result]) -> dict[int, int]:
     """Of ``results``, of 1, 2, 3, ... rows: for each number whose bits differ from the last result's, the next number
     whose bits do not.
     """
-    alike = [
-        n
-        for n, result in enumerate(results, 1)
-        if all(torch.equal(one, last[:n]) for one, last in zip(result, results[-1]))
-    ]
+    alike = [n for n, result in enumerate(results, 1) if _are_alike(result, results[-1])]
     found = {n: next((m for m in alike if m >= n), n) for n in range(1, len(results))}  # NaN equals nothing
     return {n: m for n, m in found.items() if m > n}
 
 
-def _results(linear: Linear) -> list[tuple[torch.Tensor, ...]]:
-    """The first row, the first two, ... up to TESTED_ROWS, multiplied together.
+def _are_alike(result: Result, longer: Result) -> bool:
+    """Whether a ``longer`` result begins with the bits of the other."""
+    return all(torch.equal(one, more[: len(one)]) for one, more in zip(result, longer))
+
+
+def _results(linear: Linear) -> list[Result]:
+    """The first row, the first two, ... up to TESTED_ROWS, and those of the longest pass, multiplied together.
 
     A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is also subtracted inside
     the product (``plus``, where it is fused), which leaves the bits that rounding hid.
     """
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(TESTED_ROWS, linear.n_in, generator=generator).to(linear.dtype)
+    x = torch.randn(LONGEST, linear.n_in, generator=generator).to(linear.dtype)
     rounded = linear(x)
-    return [(linear(x[:n]), linear.plus(x[:n], -rounded[:n])) for n in range(1, TESTED_ROWS + 1)]
+    return [(linear(x[:n]), linear.plus(x[:n], -rounded[:n])) for n in (*range(1, TESTED_ROWS + 1), LONGEST)]
 
 
 def keeps_bits(model: CachedModel) -> bool:

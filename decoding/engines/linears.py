@@ -7,8 +7,8 @@ the result [n, out], both of dtype ``dtype``.
   256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
 - Unfused: any product; bias and the neighbouring operation follow. Dense: ``torch.nn.functional.linear``, any dtype.
 
-A library may have another kernel for some numbers of rows, mostly for one, which sums in another order: invariance.py
-tests the model's shapes, and ``padded`` says what to pad where the bits differ.
+A library may have another kernel for some numbers of rows, which sums in another order: invariance.py tests the
+model's shapes; where bits differ, ``padded`` says what to pad, and ``most`` how many rows to multiply together.
 
 Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two best of 50,000 logits often tie.
 """
@@ -24,13 +24,14 @@ import torch.nn.functional as F
 
 from . import instructions
 
-TESTED_ROWS = 24  # the numbers of rows up to this one are tested, and padded if necessary
+TESTED_ROWS = 24  # all numbers of rows up to this one are tested, and padded if necessary
 _PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
 _LARGEST_HALF = 65504.0  # of float16
 
 
 class Linear(ABC):
-    """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded.
+    """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded. ``most``: the
+    rows of one product, where more would have other bits; they are taken in parts.
 
     Where the neighbouring operation is not fused, it follows in place on the product, a new tensor.
     """
@@ -39,6 +40,7 @@ class Linear(ABC):
     n_in: int
     dtype: torch.dtype
     padded: Mapping[int, int] = MappingProxyType({})
+    most: int | None = None
 
     @abstractmethod
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -78,25 +80,28 @@ class PackedLinear(Linear):
         return self._two(x, other, "add")
 
     def _one(self, x: torch.Tensor, fused: str) -> torch.Tensor:
-        if (n := x.shape[0]) not in self.padded:
+        n = x.shape[0]
+        if self.most is not None and n > self.most:
+            return torch.cat([self._one(part, fused) for part in x.split(self.most)])
+        if n not in self.padded:
             return self._unary(x, self.weight, self.bias, fused, [], "")
         return self._unary(padded_to(x, self.padded[n]), self.weight, self.bias, fused, [], "")[:n]
 
     def _two(self, x: torch.Tensor, other: torch.Tensor, fused: str) -> torch.Tensor:
-        if (n := x.shape[0]) not in self.padded:
+        n = x.shape[0]
+        if self.most is not None and n > self.most:
+            parts = zip(x.split(self.most), other.split(self.most))
+            return torch.cat([self._two(*part, fused) for part in parts])
+        if n not in self.padded:
             return self._binary(x, other, self.weight, self.bias, fused)
         rows = self.padded[n]
         return self._binary(padded_to(x, rows), padded_to(other, rows), self.weight, self.bias, fused)[:n]
 
 
 class UnfusedLinear(Linear):
-    """A product of its own (:meth:`product`); a ``bias`` that this does not add follows, in place on its result.
-
-    ``most``: the rows of one product, where more would have other bits; they are taken in parts.
-    """
+    """A product of its own (:meth:`product`); a ``bias`` that this does not add follows, in place on its result."""
 
     bias: torch.Tensor | None
-    most: int | None = None
 
     @abstractmethod
     def product(self, x: torch.Tensor) -> torch.Tensor:
