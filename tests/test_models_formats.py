@@ -201,7 +201,7 @@ def test_the_reason_for_a_format_is_kept_and_said(timed):
 
 class Sociable(DenseLinear):
     def __call__(self, x):
-        return super().__call__(x) * (1 + 1e-3 * len(x))
+        return super().__call__(x) * (1 + 1e-3 * x.mean())  # of all rows, so that no number of them helps
 
 
 def test_a_format_whose_rows_depend_on_their_company_is_left_out(timed, monkeypatch):

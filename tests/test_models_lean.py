@@ -308,18 +308,8 @@ def test_rows_are_taken_in_parts_where_larger_products_have_another_kernel(kerne
     pad_rows([linear])
     assert (linear.padded, linear.most) == (padded, most)
     x = torch.randn(80, 16, generator=torch.Generator().manual_seed(4))
-    assert all(torch.equal(linear(x[:n]), linear(x)[:n]) for n in (1, 2, 15, 16, 17, 30, 31, 32, 33, 80))
-
-
-def test_fused_products_take_their_parts_of_both_operands():
-    linear, generator = PackedLinear(torch.randn(64, 32)), torch.Generator().manual_seed(5)
-    x, other = torch.randn(17, 32, generator=generator), torch.randn(17, 64, generator=generator)
-    for fused in (linear, linear.silu, linear.times, linear.plus):
-        operands = (x,) if fused in (linear, linear.silu) else (x, other)
-        linear.most = None
-        parts = torch.cat([fused(*part) for part in zip(*(one.split(5) for one in operands))])
-        linear.most = 5
-        assert torch.equal(fused(*operands), parts)
+    whole = linear.in_parts(x)
+    assert all(torch.equal(linear.in_parts(x[:n]), whole[:n]) for n in (1, 2, 15, 16, 17, 30, 31, 32, 33, 80))
 
 
 def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():
@@ -327,7 +317,8 @@ def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():
     pad_rows([linear])
     assert (linear.padded, linear.most) == ({1: 3, 2: 3, 7: 8}, TESTED_ROWS)
     x = torch.randn(80, 16, generator=torch.Generator().manual_seed(4))
-    assert all(torch.equal(linear(x[:n]), linear(x)[:n]) for n in (*range(1, 9), 24, 25, 26, 31, 32, 55, 80))
+    whole = linear.in_parts(x)
+    assert all(torch.equal(linear.in_parts(x[:n]), whole[:n]) for n in (*range(1, 9), 24, 25, 26, 31, 32, 55, 80))
     assert all(linear.silu(x[:n]).shape == (n, 8) for n in range(1, 9))
 
 

@@ -50,7 +50,7 @@ def _company_of(linear: Linear) -> Company:
 
     FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2. MKL's for AVX512 do for 1
     row and from 16 on, so that 1 is padded to 2, and at most 15 are multiplied together. oneDNN's with AMX do from 33
-    on: where the longest pass has other bits than one of TESTED_ROWS, rows are multiplied in parts of at most as many.
+    on: where the longest pass has other bits than one of TESTED_ROWS, a pass has at most as many rows.
     """
     linear.padded, linear.most = {}, None
     *results, longest = _results(linear)

@@ -32,7 +32,6 @@ from .text_tokens import TextTokens
 from .threads import use_threads
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-ROW_CHUNK = BagAttention.MAX_ROWS  # rows of one checking pass
 PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not match other passes
 PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a Block
 
@@ -112,6 +111,7 @@ class LeanModel(CachedModel):
         self.last_states: tuple[torch.Tensor, ...] = ()
         self._padding: dict[tuple, Company] = {}  # by shape and number of threads
         self._padded: Mapping[int, int] = {}  # that of all layers' products, which a pass applies once
+        self._most_rows = BagAttention.MAX_ROWS  # of a checking pass
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
@@ -138,6 +138,8 @@ class LeanModel(CachedModel):
         for part in (self.projections, self.parallel_heads):
             linears += part.linears if part else []
         pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears, self._padding)
+        limits = [linear.most for linear in linears if linear.most is not None]
+        self._most_rows = min([BagAttention.MAX_ROWS, *limits])
         first, *others = [getattr(block, name).padded for block in self.blocks for name in PRODUCTS] or [{}]
         self._padded = first if all(padded == first for padded in others) else {}
 
@@ -258,7 +260,7 @@ class LeanModel(CachedModel):
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         self._take_text(ids)
-        return self._logits_after(self._read(self._embed(ids), ROW_CHUNK, branches))
+        return self._logits_after(self._read(self._embed(ids), self._most_rows, branches))
 
     @torch.inference_mode()
     def extend_with(
@@ -266,7 +268,7 @@ class LeanModel(CachedModel):
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         self._take_text(ids)
-        return self._logits_after(self._read(self._embed(ids) + added, ROW_CHUNK, branches)[-last:])
+        return self._logits_after(self._read(self._embed(ids) + added, self._most_rows, branches)[-last:])
 
     @property
     def head_ids(self) -> np.ndarray | None:  # type: ignore[override]

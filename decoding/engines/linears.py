@@ -31,7 +31,7 @@ _LARGEST_HALF = 65504.0  # of float16
 
 class Linear(ABC):
     """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded. ``most``: the
-    rows of one product, where more would have other bits; they are taken in parts.
+    rows of one product, where more would have other bits; None: any number.
 
     Where the neighbouring operation is not fused, it follows in place on the product, a new tensor.
     """
@@ -54,6 +54,12 @@ class Linear(ABC):
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
+
+    def in_parts(self, x: torch.Tensor) -> torch.Tensor:
+        """The product of any number of rows, ``most`` at a time."""
+        if self.most is None or x.shape[0] <= self.most:
+            return self(x)
+        return torch.cat([self(part) for part in x.split(self.most)])
 
 
 class PackedLinear(Linear):
@@ -80,19 +86,12 @@ class PackedLinear(Linear):
         return self._two(x, other, "add")
 
     def _one(self, x: torch.Tensor, fused: str) -> torch.Tensor:
-        n = x.shape[0]
-        if self.most is not None and n > self.most:
-            return torch.cat([self._one(part, fused) for part in x.split(self.most)])
-        if n not in self.padded:
+        if (n := x.shape[0]) not in self.padded:
             return self._unary(x, self.weight, self.bias, fused, [], "")
         return self._unary(padded_to(x, self.padded[n]), self.weight, self.bias, fused, [], "")[:n]
 
     def _two(self, x: torch.Tensor, other: torch.Tensor, fused: str) -> torch.Tensor:
-        n = x.shape[0]
-        if self.most is not None and n > self.most:
-            parts = zip(x.split(self.most), other.split(self.most))
-            return torch.cat([self._two(*part, fused) for part in parts])
-        if n not in self.padded:
+        if (n := x.shape[0]) not in self.padded:
             return self._binary(x, other, self.weight, self.bias, fused)
         rows = self.padded[n]
         return self._binary(padded_to(x, rows), padded_to(other, rows), self.weight, self.bias, fused)[:n]
@@ -109,8 +108,6 @@ class UnfusedLinear(Linear):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         n = x.shape[0]
-        if self.most is not None and n > self.most:
-            return torch.cat([self(part) for part in x.split(self.most)])
         y = self.product(padded_to(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
         return y if self.bias is None else y.add_(self.bias)
 
@@ -127,7 +124,7 @@ class DenseLinear(UnfusedLinear):
         return F.linear(x, self.weight, self._bias)
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        if self._bias is not None or self.padded or self.most is not None:  # one way for all numbers of rows
+        if self._bias is not None or self.padded:  # one way for all numbers of rows
             return super().plus(x, other)
         return torch.addmm(other, x, self.weight.t())
 
@@ -177,7 +174,7 @@ class FloatHead:
         self.linear = linear
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x.float())
+        return self.linear.in_parts(x.float())
 
 
 def float_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> FloatHead:

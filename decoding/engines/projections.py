@@ -79,7 +79,7 @@ class Projections:
         x = torch.stack(list(states), 1).to(self._scale.device, torch.float32)
         size = torch.linalg.vector_norm(x, 2, -1, True).clamp_min_(1e-6)
         scaled = torch.mul(torch.div(x, size), self._scale).flatten(1)
-        return self.fuse(scaled.to(self.fuse.dtype)).to(self.dtype)
+        return self.fuse.in_parts(scaled.to(self.fuse.dtype)).to(self.dtype)
 
     @torch.inference_mode()
     def of_own(self, state: Tensor) -> Tensor:
