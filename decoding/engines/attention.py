@@ -89,6 +89,8 @@ def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor
 
     torch.zeros writes them all: an evaluation with a cache for each of fifty lanes took 10 GB.
     """
+    if not math.prod(shape):  # of a draft without layers
+        return torch.zeros(shape, dtype=dtype)
     pages = mmap(-1, math.prod(shape) * dtype.itemsize)
     return torch.frombuffer(pages, dtype=dtype).view(shape)
 
