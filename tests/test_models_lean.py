@@ -11,11 +11,12 @@ from transformers import LlamaConfig, OPTConfig
 from decoding.engines import text_tokens
 from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
+from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
 from decoding.engines.invariance import PARTS, Company, keeps_bits, pad_rows
 from decoding.engines.lean import LeanModel, is_lean
-from decoding.engines.linears import TESTED_ROWS, PackedLinear, UnfusedLinear
+from decoding.engines.linears import TESTED_ROWS, DenseLinear, PackedLinear, UnfusedLinear
 from decoding.engines.transformers_engine import check_rewindable
 from decoding.errors import UserError
 from decoding.loop.features import all_rows
@@ -310,6 +311,23 @@ def test_rows_are_taken_in_parts_where_larger_products_have_another_kernel(kerne
     x = torch.randn(80, 16, generator=torch.Generator().manual_seed(4))
     whole = linear.in_parts(x)
     assert all(torch.equal(linear.in_parts(x[:n]), whole[:n]) for n in (1, 2, 15, 16, 17, 30, 31, 32, 33, 80))
+
+
+class LongDense(DenseLinear):
+    """Has another kernel from 33 rows on."""
+
+    def __call__(self, x):
+        return super().__call__(x) * (1 + 1e-6 * (len(x) > 32))
+
+    plus = UnfusedLinear.plus
+
+
+def test_a_check_is_cut_where_longer_passes_have_other_bits(monkeypatch):
+    monkeypatch.setattr(type(find_format("float32")), "linear", lambda self, weights, *_: LongDense(torch.cat(weights)))
+    model = lean(random_model(CONFIGS["llama"]))
+    assert keeps_bits(model)
+    model._most_rows = BagAttention.MAX_ROWS
+    assert not keeps_bits(model)
 
 
 def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():

@@ -217,7 +217,7 @@ def interleave(contenders: Sequence[Contender], prompts: list[list[int]], work: 
 
 
 def figures_of(contenders: Sequence[Contender], readings: Readings) -> list[Speed]:
-    """Each contender's figure, in the contenders' order."""
+    """Each contender's speed, in the contenders' order."""
     figures = []
     for contender in contenders:
         flat = [reading for repeats in readings[contender.name] for reading in repeats]

@@ -30,8 +30,8 @@ _LARGEST_HALF = 65504.0  # of float16
 
 
 class Linear(ABC):
-    """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded. ``most``: the
-    rows of one product, where more would have other bits; None: any number.
+    """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded. ``most``: so
+    many rows of one product have the same bits, and an engine's checking pass has no more; None: any number.
 
     Where the neighbouring operation is not fused, it follows in place on the product, a new tensor.
     """

@@ -119,7 +119,7 @@ class Ranked(Siblings):
 
 
 def _sum_of_sharp(q: np.ndarray) -> float:
-    """The sum of q^SHARPNESS; two square roots are faster than a power."""
+    """The sum of q^SHARPNESS, q q^(1/2) q^(1/4): two square roots are faster than a power."""
     root = np.sqrt(q)
     return float(np.dot(q, root * np.sqrt(root)))
 
