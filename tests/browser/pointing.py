@@ -1,5 +1,7 @@
 """What the browser tests do with a page: fill in its form, take and open runs, point at a token, ask axe."""
 
+from collections.abc import Callable
+
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
@@ -62,22 +64,30 @@ def open_text(field: Locator, text: str | bytes | Run, name: str = "mine.json") 
 
 def point_at(page: Page, token: Locator) -> None:
     """Hover ``token`` until its details are shown, as a visitor does: a text that still scrolls closes them."""
-    for _ in range(TRIES):
-        token.hover()
-        try:
-            expect(page.locator(".sd-pop")).to_be_visible(timeout=2_000)
-            return
-        except AssertionError:
-            page.mouse.move(2, 2)
-    raise AssertionError("Pointing at the token never showed its details.")
+    _until_shown(page, token.hover, page.locator(".sd-pop"))
 
 
 def explain(page: Page, token: Locator) -> None:
-    """Open ``token`` in the Learn tab, once its run is a result (no other is explained) and its text stands still."""
+    """Open ``token`` in the Learn tab, once its run is a result (no other is explained). Clicked until the way there is
+    shown: a click on a text that still scrolls misses its token.
+    """
     page.wait_for_function(f"!{RACE}.player.live")
     point_at(page, token)
-    token.click()
-    page.get_by_role("button", name="Explain this token").click()
+    way = page.get_by_role("button", name="Explain this token")
+    _until_shown(page, token.click, way)
+    way.click()
+
+
+def _until_shown(page: Page, act: Callable[[], None], wanted: Locator) -> None:
+    """Repeat ``act`` with the mouse, from elsewhere, until ``wanted`` is shown."""
+    for _ in range(TRIES):
+        act()
+        try:
+            expect(wanted).to_be_visible(timeout=2_000)
+            return
+        except AssertionError:
+            page.mouse.move(2, 2)
+    raise AssertionError("What the mouse should show was never shown.")
 
 
 def settled(page: Page) -> None:
