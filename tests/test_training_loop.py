@@ -148,7 +148,7 @@ def test_a_loss_that_explodes_stops_the_run():
 
 def test_the_rate_warms_up_stays_and_decays():
     schedule = Rates(warmup=0.1, flat_until=0.5)
-    rates = [schedule.factor(share, 0) for share in (0.0, 0.05, 0.1, 0.5, 0.75, 1.0, 1.1)]
+    rates = [schedule.factor(share) for share in (0.0, 0.05, 0.1, 0.5, 0.75, 1.0, 1.1)]
     assert rates == pytest.approx([0.05, 0.5, 1.0, 1.0, 0.5, 0.0, 0.0])
 
 

@@ -1,4 +1,4 @@
-"""Training of the chat model's drafts (align) and of what lets it read scenes (see). A killed step resumes."""
+"""Training of the chat model's drafts. A killed step resumes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import typer
 
 from decoding.errors import UserError
 from training.align.commands import app as align
-from training.see.commands import app as see
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(align, name="align")
-app.add_typer(see, name="see")
 
 # Parameters of mallopt(3) as <malloc.h> numbers them.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -95,19 +94,6 @@ LONGEST_STEP = 30.0
 """A step longer than this (a suspended machine) counts as this long: see ``TimedRun``."""
 
 
-class Schedule(Protocol):
-    """The optimisers of a run, and how their rates change."""
-
-    @property
-    def clip(self) -> float | None:
-        """Bound on the norm of the gradient."""
-
-    def optimisers(self, model: nn.Module) -> list[torch.optim.Optimizer]: ...
-
-    def factor(self, share: float, steps: int) -> float:
-        """Factor on the learning rates at this share of the run, after this number of steps."""
-
-
 @dataclass(frozen=True)
 class Rates:
     """Learning rates of Muon and AdamW over the run's time: warm-up, flat, then linear to zero.
@@ -120,7 +106,6 @@ class Rates:
     warmup: float = 0.01
     flat_until: float = 0.5
     projections: float | None = None
-    clip: float | None = None
 
     def optimisers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
         """Muon for the matrices between embeddings and head; AdamW for these two and the norms."""
@@ -134,7 +119,8 @@ class Rates:
         adam = torch.optim.AdamW(rest, lr=self.adam, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         return [BatchedMuon(groups, lr=self.muon), adam]
 
-    def factor(self, share: float, steps: int) -> float:
+    def factor(self, share: float) -> float:
+        """Factor on the rates at this share of the run."""
         if share < self.warmup:
             return max(share / self.warmup, 0.05)
         if share < self.flat_until:
@@ -161,11 +147,6 @@ def last_of_log(name: str) -> dict:
     return {"steps": last["step"], "minutes": round(last["elapsed"] / 60, 1), "tokens": last["tokens"]} | about
 
 
-def checkpoint_file(folder: Path, name: str) -> Path:
-    """Where the run of that name keeps its state."""
-    return folder / f"{name}.pt"
-
-
 def read_checkpoint(path: Path) -> dict:
     """A run's saved state. Raises UserError if the file is damaged."""
     try:
@@ -181,7 +162,6 @@ class TimedRun:
     Time is the sum of the steps, so that a resumed run ends where an uninterrupted one would. ``settings`` identify the
     configuration: a checkpoint with other settings is refused. If they leave out the run's length, a longer run
     continues a finished shorter one: the rates rise to their value at that share of the longer run and decay again.
-    ``folder``: of its checkpoint.
     """
 
     def __init__(
@@ -190,15 +170,14 @@ class TimedRun:
         model: torch.nn.Module,
         seconds: float,
         settings: dict,
-        schedule: Schedule,
+        rates: Rates,
         wanted_tokens: int | None = None,
-        folder: Path | None = None,
     ) -> None:
-        self.name, self.model, self.seconds, self.schedule = name, model, seconds, schedule
+        self.name, self.model, self.seconds, self.rates = name, model, seconds, rates
         self.wanted_tokens = wanted_tokens
         self.settings = json.loads(json.dumps(settings, default=str))
-        self.optimisers = schedule.optimisers(model)
-        self.path = checkpoint_file(folder or CHECKPOINTS, name)
+        self.optimisers = rates.optimisers(model)
+        self.path = CHECKPOINTS / f"{name}.pt"
         self.checkpoint_every = CHECKPOINT_EVERY
         self.elapsed, self.steps, self.tokens = 0.0, 0, 0
         self.resume()
@@ -250,11 +229,9 @@ class TimedRun:
 
     def step(self, loss_of: Callable[[int], Tensor], tokens: int) -> float:
         """One update on ``tokens`` tokens; returns the loss, which is ``loss_of`` the number of the step."""
-        set_rates(self.optimisers, self.schedule.factor(self.share, self.steps))
+        set_rates(self.optimisers, self.rates.factor(self.share))
         loss = loss_of(self.steps)
         loss.backward()
-        if self.schedule.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.schedule.clip)
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
@@ -266,12 +243,12 @@ class TimedRun:
         self,
         loss_of: Callable[[int], Tensor],
         tokens: int,
-        held_out: Callable[[], float] | None,
+        held_out: Callable[[], float],
         save: Callable[[], None],
     ) -> None:
         """Trains to the end of the run, ``tokens`` tokens a step; logs, saves usable weights and checkpoints.
 
-        ``held_out``: the figure on held-back text, if there is one. Weights are saved before the checkpoint, so that a
+        ``held_out``: the figure on held-back text. Weights are saved before the checkpoint, so that a
         checkpoint marked as done always has its weights.
         """
         if self.share >= 1:
@@ -298,9 +275,8 @@ class TimedRun:
                     last_checkpoint = time.monotonic()
         self.keep(held_out, save)
 
-    def keep(self, held_out: Callable[[], float] | None, save: Callable[[], None]) -> None:
+    def keep(self, held_out: Callable[[], float], save: Callable[[], None]) -> None:
         """Logs the figure on held-back text, saves usable weights and a checkpoint."""
-        if held_out is not None:
-            self.log(held_out=held_out())
+        self.log(held_out=held_out())
         save()
         self.checkpoint()

@@ -12,8 +12,5 @@ PAIR = ROOT / "models" / "smollm2-135m"
 TEXTS = ROOT / "build" / "align" / "texts"
 DRAFTS = ROOT / "build" / "align" / "drafts"
 SUITE_FILE = ROOT / "prompts" / "chat.jsonl"
-
-STATES = ROOT / "build" / "see"
-"""What the training of the picture reader keeps."""
 READER = PAIR / "pictures"
 """The shipped picture reader."""

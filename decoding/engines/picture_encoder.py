@@ -187,7 +187,3 @@ def load_encoder(folder: Path) -> Encoder:
 
 def _load(part: nn.Module, file: Path) -> None:
     part.load_state_dict({name: tensor.float() for name, tensor in load_file(file).items()})
-
-
-def has_weights(folder: Path) -> bool:
-    return all((folder / file).is_file() for file in WEIGHTS)

@@ -75,14 +75,6 @@ def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Training tokens of
 
 
 @app.command()
-def losses(tokens: int = typer.Option(500_000, min=1, help="Training tokens for each loss.")) -> None:
-    """Compare the losses: train one draft further with each of them, on the same tokens."""
-    from .compare import compare_losses
-
-    compare_losses(tokens, typer.echo)
-
-
-@app.command()
 def install() -> None:
     """Measure the drafts on held-out texts; copy them to models/ with pair.json, the measurements and a model card."""
     from .install import install as copy
@@ -93,7 +85,7 @@ def install() -> None:
 @app.command(name="all")
 def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
     """All steps: texts, suite, three-layers for the given minutes (a third of them for two-layers, from which it
-    grows), and the other drafts and the losses with a third of its training tokens each.
+    grows), and the other drafts with a third of its training tokens each.
     """
     from .distil import tokens_seen
     from .recipes import DEFAULT, RECIPES
@@ -103,5 +95,4 @@ def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
     draft(RECIPES[DEFAULT].grown_from, minutes / 3, False)
     draft(DEFAULT, minutes * 2 / 3, False)
     ladder(tokens_seen(DEFAULT) // 3)
-    losses(tokens_seen(DEFAULT) // 3)
     install()

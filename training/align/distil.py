@@ -18,7 +18,7 @@ from training.paths import DRAFTS, PAIR, TEXTS
 
 from .data import Epochs, frequent_ids
 from .draft_folder import save_slim
-from .losses import LOSSES, OF_THE_BATCH, ROWS, loss_over_head
+from .losses import loss_over_head
 from .measure import guesses, hidden_at
 from .recipes import RECIPES, Recipe, grow, start_draft
 from .rounding import rounded_layers
@@ -55,13 +55,12 @@ class Run:
         self,
         name: str,
         recipe: Recipe,
-        loss: str,
         teacher: Teacher,
         plan: Plan,
         start: Path | None = None,
     ) -> None:
         """``start``: the slim folder of a trained draft of this recipe, to train it further with the head it has."""
-        self.name, self.recipe, self.loss, self.teacher, self.plan = name, recipe, loss, teacher, plan
+        self.name, self.recipe, self.teacher, self.plan = name, recipe, teacher, plan
         its_head = None if start is None else read_head_ids(start)
         self.head_ids = frequent_ids(teacher.splits["train"], recipe.head) if its_head is None else its_head
         self.epochs = Epochs(teacher.texts(teacher.splits["train"], self.head_ids), plan.batch_tokens)
@@ -76,7 +75,7 @@ class Run:
 
     def train(self, minutes: float, tokens: int | None = None, save: Callable[[], None] = lambda: None) -> None:
         """Trains for ``minutes`` or on ``tokens`` tokens; both count what this run did before it was interrupted."""
-        settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
+        settings = {"recipe": self.recipe, "target": self.teacher.mark}
         self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.plan.rates, tokens)
         torch.manual_seed(2)
         self.timed.train(self._loss_to_train, self.plan.batch_tokens, self.match_rate, save)
@@ -89,8 +88,7 @@ class Run:
         """The loss on batch ``number``, counted over all epochs."""
         batch = self.epochs.batch(number)
         hidden = hidden_at(self.draft, batch.ids, batch.places)
-        rows = len(hidden) if self.loss in OF_THE_BATCH else ROWS
-        return loss_over_head(hidden, self.head, batch.known, LOSSES[self.loss], rows)
+        return loss_over_head(hidden, self.head, batch.known)
 
     def match_rate(self) -> float:
         """Share of the tokens of the watched greedy answers that are the draft's first choice; 0 without any."""
@@ -127,7 +125,7 @@ def distil(name: str, minutes: float = inf, tokens: int | None = None, further: 
         raise UserError(f"There is no shipped draft {name!r} to train further. Train it without --further first.")
     plan = FINISHED if further else GROWN if recipe.grown_from else NEW
     run_name = name + FURTHER if further else name
-    run = Run(run_name, recipe, "sharp", Teacher(model(), TEXTS), plan, shipped if further else None)
+    run = Run(run_name, recipe, Teacher(model(), TEXTS), plan, shipped if further else None)
     run.train(minutes, tokens, lambda: run.save(DRAFTS / name))
     return f"match rate {run.match_rate():.3f} on held-out texts"
 

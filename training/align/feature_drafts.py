@@ -20,7 +20,7 @@ from .data import Batch, Epochs, Texts
 from .distil import WATCHED, Plan
 from .draft_folder import save_slim, write_projections
 from .feature import BlockDraft, FeatureDraft, HeadsDraft
-from .losses import ROWS, loss_over_head, sharp
+from .losses import ROWS, loss_over_head
 from .measure import SL, difference, figures_of_steps, rates_of
 from .rounding import rounded_layers
 from .stream import Text
@@ -156,7 +156,7 @@ class FeatureLearner:
         for step, last in enumerate(self.draft.unroll(batch.ids, states, guesses)):
             hidden = last.flatten(0, 1)[batch.places].bfloat16()
             part = batch.known[reached]
-            total = total + weight * loss_over_head(hidden[reached], self.head, part, sharp, rows)
+            total = total + weight * loss_over_head(hidden[reached], self.head, part, rows)
             weight *= FADING
             if step + 1 < guesses:
                 reached = self._next_reached(hidden, batch, reached)

@@ -1,13 +1,12 @@
-"""Losses between a target and a draft with a reduced head, at positions of the target's own text.
+"""The loss between a target and a draft with a reduced head, at positions of the target's own text.
 
 Of the target only its most probable tokens and the mass of all others are known. The mass of ids outside the head is
 not spread over the ids inside: that would overstate the draft's acceptance (FR-Spec, Zhao et al. 2025; EAGLE-3, Li et
-al. 2025). All losses are weighted means over positions, in nats or (total variation) in probability.
+al. 2025). Losses are weighted means over positions, in nats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +20,6 @@ FLOOR = 1e-30
 """Lower bound on the draft's probabilities before a logarithm."""
 SHARPENING = 4.0
 """Inverse of the lower temperature of ``sharp``."""
-BLEND = 3.0
-"""How fast ``lk_hybrid`` shifts from KL to total variation as acceptance rises."""
 
 ROWS = 256
 """Positions whose logits over a reduced head are computed at a time, so that they stay in the CPU's cache: those of a
@@ -89,20 +86,6 @@ def variation(logits: Tensor, known: Known) -> Tensor:
     return 0.5 * (known.p - draft_q(logits, known)).abs().sum(-1)
 
 
-def total_variation(logits: Tensor, known: Known) -> Tensor:
-    """TVD, the mean of ``variation``."""
-    return known.mean(variation(logits, known))
-
-
-def _target_p_of(drawn: Tensor, known: Known, head: int) -> Tensor:
-    """The target's probability (n,) of the drawn indices (n,); the mass of unknown tokens counts as uniform over the
-    head.
-    """
-    hit = (known.places == drawn[:, None]) & known.inside
-    p = known.p
-    return torch.where(hit.any(-1), (p[:, :-1] * hit).sum(-1), p[:, -1] / head)
-
-
 def draw(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """One index per row (n,), drawn in proportion to weights (n, classes).
 
@@ -113,62 +96,19 @@ def draw(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
     return torch.searchsorted(sums, point, right=True)[:, 0].clamp_max(weights.shape[-1] - 1)
 
 
-def tvd_plus_plus_sampled(logits: Tensor, known: Known) -> Tensor:
-    """TVD++ as published (Goel et al. 2024, section 3.2): policy gradient on one token sampled from the draft, with the
-    reward r = [p > q] standardised over the batch.
-    """
-    q = logits.softmax(-1)
-    drawn = draw(q.detach())
-    chosen = q.gather(-1, drawn[:, None])[:, 0]
-    reward = (_target_p_of(drawn, known, logits.shape[-1]) > chosen.detach()).float()
-    advantage = (reward - reward.mean()) / reward.std().clamp_min(1e-3)
-    return -known.mean(advantage * chosen.clamp_min(FLOOR).log())
-
-
-def tvd_plus_plus_exact(logits: Tensor, known: Known) -> Tensor:
-    """TVD++ with the sum over the head instead of one sample: the reward's mean drops out of the gradient, which leaves
-    total variation divided by the reward's standard deviation.
-    """
-    q = draft_q(logits, known).detach()
-    rewarded = known.mean((q * (known.p > q)).sum(-1))
-    return total_variation(logits, known) / (rewarded * (1 - rewarded)).clamp_min(1e-3).sqrt()
-
-
-def lk_hybrid(logits: Tensor, known: Known) -> Tensor:
-    """Weight w on KL and 1 - w on total variation, w = exp(-BLEND * acceptance): the LK hybrid (arXiv 2602.23881)."""
-    apart = variation(logits, known)
-    weight = (-BLEND * (1 - apart.detach())).exp()
-    return known.mean(weight * _kl(known.p, draft_q(logits, known)) + (1 - weight) * apart)
-
-
-LOSSES: dict[str, Callable[[Tensor, Known], Tensor]] = {
-    "kl": forward_kl,
-    "tvd": total_variation,
-    "tvd++-sampled": tvd_plus_plus_sampled,
-    "tvd++-exact": tvd_plus_plus_exact,
-    "lk-hybrid": lk_hybrid,
-    "sharp": sharp,
-}
-
-OF_THE_BATCH = ("tvd++-sampled", "tvd++-exact")
-"""Losses with a statistic over the whole batch, which therefore cannot be computed in parts."""
-
-
 class _LossOverHead(torch.autograd.Function):
-    """The loss of hidden states (n, width) under a frozen head (ids, width). Its gradient is computed in ``forward``,
+    """``sharp`` of hidden states (n, width) under a frozen head (ids, width). Its gradient is computed in ``forward``,
     part by part.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, known: Known, loss: Callable[[Tensor, Known], Tensor], rows: int
-    ) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, known: Known, rows: int) -> Tensor:
         total, gradient = torch.zeros((), device=hidden.device), torch.empty_like(hidden)
         for start in range(0, len(hidden), rows):
             part = slice(start, start + rows)
             with torch.enable_grad():
                 logits = F.linear(hidden[part], head).float().requires_grad_()
-                value = loss(logits, known[part])
+                value = sharp(logits, known[part])
                 (slope,) = torch.autograd.grad(value, logits)
             gradient[part] = slope.to(hidden.dtype) @ head
             total += value.detach()
@@ -178,11 +118,9 @@ class _LossOverHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * outer[0].to(gradient.dtype), None, None, None, None
+        return gradient * outer[0].to(gradient.dtype), None, None, None
 
 
-def loss_over_head(
-    hidden: Tensor, head: Tensor, known: Known, loss: Callable[[Tensor, Known], Tensor], rows: int = ROWS
-) -> Tensor:
-    """``loss``, summed over parts of ``rows`` positions; hidden (n, width) and the frozen head (ids, width) in bf16."""
-    return _LossOverHead.apply(hidden, head, known, loss, rows)
+def loss_over_head(hidden: Tensor, head: Tensor, known: Known, rows: int = ROWS) -> Tensor:
+    """``sharp``, summed over parts of ``rows`` positions; hidden (n, width), frozen head (ids, width), both bf16."""
+    return _LossOverHead.apply(hidden, head, known, rows)

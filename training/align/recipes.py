@@ -50,8 +50,6 @@ RECIPES: dict[str, Recipe] = {
 DEFAULT = "three-layers"
 """The default draft of a new pair; that of an installed pair is what its pair.json says."""
 LADDER = tuple(name for name in RECIPES if name not in (DEFAULT, RECIPES[DEFAULT].grown_from))
-COMPARED = "one-layer"
-"""The draft on which losses are compared."""
 
 
 def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> tuple[LlamaForCausalLM, Tensor | None]:

@@ -1,1 +1,0 @@
-"""Training of the encoder and projector that let the chat model read scenes."""
