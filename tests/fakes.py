@@ -171,7 +171,7 @@ class FakeBackend(Backend):
 
 def check_stream(events: list[Event]) -> None:
     """The invariants of every whole stream: one run, no gap, one last event, and texts as in the run."""
-    from decoding.backends.soak import live_texts  # brings the server's packages
+    from .soak import live_texts  # brings the server's packages
 
     assert len({event.run for event in events}) == 1
     assert [event.seq for event in events] == list(range(len(events)))

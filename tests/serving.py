@@ -9,9 +9,9 @@ import httpx
 from decoding.backends.base import Backend
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import Limits
-from decoding.backends.soak import served
 
 from .fakes import FakeBackend
+from .soak import served
 
 BODY = {"kind": "compare", "options": {"prompt": "x", "lanes": ["autoregressive"], "max_new_tokens": 8}}
 

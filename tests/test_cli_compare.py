@@ -1,4 +1,4 @@
-"""The commands as people and machines use them: compare, serve, soak, recordings, and what is refused."""
+"""The commands as people and machines use them: compare, serve, recordings, and what is refused."""
 
 import io
 import json
@@ -20,7 +20,6 @@ from decoding.backends.remote import RemoteBackend
 from decoding.cli import COMMANDS, main
 from decoding.cli import recordings as recordings_module
 from decoding.cli.console import cancel_on_interrupt, visible
-from decoding.cli.serve import free_port
 from decoding.cli.show import lane_text, remarks, show_run, summary
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription
@@ -29,8 +28,9 @@ from decoding.records.suites import Prompt
 from decoding.records.trace import Verdict
 from tests import web
 from tests.commands import command
-from tests.fakes import FakeBackend, ScriptedRunner
+from tests.fakes import ScriptedRunner
 from tests.runs import make_run
+from tests.soak import free_port
 
 
 def arguments(tiny_pair, *more):
@@ -209,16 +209,6 @@ def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_soak_counts_and_its_status_follows_from_them(monkeypatch):
-    monkeypatch.setattr("decoding.backends.local.LocalBackend", lambda **options: FakeBackend())
-    status, out, err = command("soak", "--runs", "4", "--json", "--cut-after", "0.2")
-    counts = json.loads(out)
-    assert status == 0, err
-    assert (counts["runs"], counts["lost"], counts["mixed"], counts["ends"]) == (4, 0, 0, {"finished": 4})
-    status, out, err = command("soak", "--runs", "2", "--lanes", "static:x")
-    assert status == 1 and "'failed': 2" in out and "2 failed:" in err
-
-
 def test_fates_have_marks_and_text_cannot_steer_the_terminal():
     run = make_run(hostile=True)
     run.vocab[0].text = "\x1b[31mred\x07"
@@ -332,10 +322,6 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("serve --port 18700 --max-waiting -1", "or more"),
         ("serve --port 18700 --max-new-tokens 0", "or more"),
         ("serve --host 203.0.113.7", "Cannot listen"),
-        ("soak --runs 0", "at least one run"),
-        ("soak --clients 0", "at least one run"),
-        ("soak --cut-after 0", "at least one run"),
-        ("soak --cut-after nan", "at least one run"),
         ("suites drop", "drop"),
         ("suites fetch alpaca", "alpaca"),
         ("whatif none.json", "Cannot read"),

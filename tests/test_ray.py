@@ -19,15 +19,14 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from decoding.backends.remote import RemoteBackend
-from decoding.backends.soak import PATIENCE_S, SoakOptions, soak_served
 from decoding.backends.spread import evaluate_spread
-from decoding.cli.serve import free_port
 from decoding.errors import UserError
 from decoding.evaluation.options import EvaluationOptions
 from decoding.records.request import CompareRequest, Grant
 
 from . import web
 from .fakes import check_stream
+from .soak import PATIENCE_S, SoakOptions, free_port, soak_served
 from .tiny_models import make_tiny_pair
 from .waiting import wait_until
 

@@ -16,13 +16,13 @@ from decoding.backends.base import CLOSED
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import create_app
 from decoding.backends.stream import EventStream
-from decoding.cli.serve import free_port
 from decoding.errors import UserError
 from decoding.records.events import Event, numbered
 from tests import web
 from tests.commands import command
 from tests.fakes import FakeBackend, begin, compare, last_sentence, small_request
 from tests.serving import BODY, answered, served_at
+from tests.soak import free_port
 from tests.waiting import in_own_loop, wait_until
 
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

@@ -19,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from decoding.backends.local import LocalBackend
 from decoding.backends.metrics import Metrics
 from decoding.backends.remote import RemoteBackend
-from decoding.backends.soak import SoakOptions, SoakResult, _Lifetimes, compare_throughput, soak
 from decoding.errors import UserError
 from decoding.records.events import Event, event_to_json
 from decoding.records.request import Grant
@@ -28,6 +27,7 @@ from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, begin, check_stream, compare, last_sentence, small_request
 from tests.page_fakes import ScriptedBackend
 from tests.serving import answered, served_at
+from tests.soak import SoakOptions, SoakResult, _Lifetimes, soak
 from tests.waiting import wait_until
 
 
@@ -192,15 +192,6 @@ def test_an_answer_that_ends_within_a_line_is_a_broken_connection(ending):
 
     events = list(answered(answer).compare(small_request(), threading.Event(), sent[0].run))
     assert [event_to_json(event) + "\n" for event in events] == lines and len(answers) == 2
-
-
-def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
-    requests = [small_request(f"visitor {i}", max_new_tokens=8, repeats=1) for i in range(4)]
-    order = []
-    with served_at() as one, served_at() as many:
-        result = compare_throughput(one, many, requests, 2, threading.Event(), order.append)
-    assert result.is_clean and len(result.ratios) == 2 and result.ends["finished"] == 4 * 6, result
-    assert order == [1, 2, 3, 4, 5, 6] and all(ratio > 0 for ratio in result.ratios)
 
 
 def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(url):

@@ -174,13 +174,6 @@ class Jobs:
         return self._known
 
 
-class RestingJobs(Jobs):
-    """Jobs that leave the processor to other processes of this machine while there is nothing to do."""
-
-    def idle(self, busy: Callable[[], bool]) -> None:
-        pass
-
-
 class FittedJobs(Jobs):
     """Jobs whose learned policies run as they were fitted, on every machine: for runs that ship, or are repeated."""
 

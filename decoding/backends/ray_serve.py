@@ -28,7 +28,6 @@ from ..records.events import LAST_KINDS, Event, RawEvents, event_from_json, even
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import Grant
 from .base import Backend
-from .jobs import RestingJobs
 from .local import LocalBackend
 from .server import Limits, create_app
 from .stream import EventStream, apart, whole
@@ -62,7 +61,6 @@ class Options:
     insecure: bool = False  # whether a configuration file may do without either
     any_model: bool = False
     grace_s: float = 20.0  # how long a run continues without a reader
-    idle_work: bool = True  # whether a device without a run measures costs, which takes time from others on its machine
     grant: dict[str, Any] = field(default_factory=dict)  # fields of Grant
 
 
@@ -70,8 +68,8 @@ class Options:
 class Device:
     """One quiet device: one comparison at a time (``max_ongoing_requests=1``), in a separate worker process."""
 
-    def __init__(self, grant: dict[str, Any], idle_work: bool, any_model: bool) -> None:
-        self._backend = LocalBackend(None if idle_work else RestingJobs, max_waiting=1, grant=Grant(**grant))
+    def __init__(self, grant: dict[str, Any], any_model: bool) -> None:
+        self._backend = LocalBackend(max_waiting=1, grant=Grant(**grant))
         if not any_model:
             self._backend.prepare()  # the first visitor need not wait for the default pair
 
@@ -254,7 +252,7 @@ def build(options: Options) -> serve.Application:
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         **number,
     )
-    return face.bind(devices.bind(options.grant, options.idle_work, options.any_model), asdict(options))
+    return face.bind(devices.bind(options.grant, options.any_model), asdict(options))
 
 
 def start(options: Options, host: str, port: int, address: str = "") -> None:

@@ -20,8 +20,6 @@ COMMANDS = {  # command: its module
     "recordings": "recordings",
     "suites": "lists",
     "serve": "serve",
-    "soak": "soak",
-    "throughput": "soak",
     "gpu-day": "bench",
 }
 BAD_INPUT = 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import random
 import re
 import signal
 import socket
@@ -102,20 +101,6 @@ def need_ray() -> ModuleType:
     except ModuleNotFoundError as error:
         raise UserError("--ray needs the package ray: pip install -r requirements-ray.txt.") from error
     return ray_serve
-
-
-def free_port() -> int:
-    """A port of this machine on which nothing listens, below those that Ray's own processes take while they start.
-
-    Raises UserError.
-    """
-    for port in random.sample(range(20_000, 30_000), 50):
-        try:
-            with socket.create_server(("127.0.0.1", port)):
-                return port
-        except OSError:
-            continue
-    raise UserError("No port of this machine is free.")
 
 
 def check_replicas(text: str) -> int | None:

@@ -1,6 +1,4 @@
-"""Tests of served backends: connections are cut at random, and no event may be lost or mixed up; several replicas are
-compared with one.
-"""
+"""A served backend whose connections are cut at random: no event may be lost or mixed up."""
 
 from __future__ import annotations
 
@@ -12,18 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from statistics import median
-from time import perf_counter
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import Cancelled
-from ..records.events import Event, RawEvents, event_to_json
-from ..records.pairs import PairDescription
-from ..records.request import CompareRequest
-from .base import Backend
-from .remote import RemoteBackend
-from .server import Limits, create_app
+from decoding.backends.base import Backend
+from decoding.backends.remote import RemoteBackend
+from decoding.backends.server import Limits, create_app
+from decoding.records.events import Event, RawEvents, event_to_json
+from decoding.records.pairs import PairDescription
+from decoding.records.request import CompareRequest
 
 # Patience of both sides: the test is about lost events, not about timeouts on a busy machine.
 PATIENCE_S = 300.0
@@ -45,10 +40,6 @@ class SoakResult:
     def is_clean(self) -> bool:
         return self.lost == 0 and self.mixed == 0 and self.ends["finished"] == self.runs
 
-    def to_dict(self) -> dict[str, Any]:
-        counts = {"ends": dict(self.ends), "sentences": dict(self.sentences)}  # asdict would count a Counter's pairs
-        return asdict(self) | counts | {"clean": self.is_clean}
-
     def judge(self, events: list[Event], sent: list[str] | None, request: CompareRequest) -> None:
         """Adds one run: the ``events`` that arrived and ``sent``, those that the backend sent (JSON), if known."""
         last = events[-1]
@@ -63,37 +54,15 @@ class SoakResult:
             self.sentences[last.data["message"]] += 1
 
 
-@dataclass
-class Throughput(SoakResult):
-    """Also the seconds until all visitors had their runs, by round; in each the two sides are measured in turn."""
-
-    one_s: list[float] = field(default_factory=list)
-    many_s: list[float] = field(default_factory=list)
-
-    @property
-    def ratios(self) -> list[float]:
-        return [one / many for one, many in zip(self.one_s, self.many_s)]
-
-    @property
-    def is_clean(self) -> bool:
-        return bool(self.ratios) and super().is_clean
-
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"ratios": self.ratios, "ratio": median(self.ratios) if self.ratios else None}
-
-
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
     """``clients`` run at a time; each connection lives a random time within ``cut_after_s``, longer on a machine so
-    busy that shorter ones carry nothing (:class:`_Lifetimes`). Setting ``cancel`` ends the test early; runs that this
-    interrupts do not count. ``on_result`` gets the counts after each run.
+    busy that shorter ones carry nothing (:class:`_Lifetimes`).
     """
 
     clients: int = 4
     cut_after_s: tuple[float, float] = (0.01, 0.4)
     seed: int = 0
-    cancel: threading.Event = field(default_factory=threading.Event)
-    on_result: Callable[[SoakResult], None] = lambda result: None
     token: str = ""  # of a backend that is already served
 
 
@@ -122,39 +91,9 @@ def soak_served(
         request, events = answer
         with adding:
             result.judge(events, None if witness is None else witness.sent.pop(events[0].run, []), request)
-            options.on_result(result)
 
     with _cutting_proxy(port, options.cut_after_s, options.seed, result) as cut:
-        _visit(f"http://127.0.0.1:{cut}", requests, options.clients, options.cancel, add, options.token)
-    return result
-
-
-def compare_throughput(
-    one: str,
-    many: str,
-    requests: Sequence[CompareRequest],
-    rounds: int,
-    cancel: threading.Event,
-    on_crowd: Callable[[int], None],
-) -> Throughput:
-    """Send ``requests`` simultaneously, each from a separate visitor, to the backends ``one`` and ``many`` in turn.
-
-    ``one``, ``many``: their addresses. Each first gets one crowd that does not count. ``on_crowd`` is called
-    with how many crowds have been served. Raises Cancelled.
-    """
-    result = Throughput()
-    for number in range(2 * (1 + rounds)):
-        answers: list[tuple[CompareRequest, list[Event]]] = []
-        begin = perf_counter()
-        _visit((one, many)[number % 2], requests, len(requests), cancel, answers.append)
-        spent = perf_counter() - begin
-        if cancel.is_set():
-            raise Cancelled
-        for request, events in answers:
-            result.judge(events, None, request)
-        if number >= 2:
-            (result.one_s, result.many_s)[number % 2].append(spent)
-        on_crowd(number + 1)
+        _visit(f"http://127.0.0.1:{cut}", requests, options.clients, add, options.token)
     return result
 
 
@@ -162,17 +101,13 @@ def _visit(
     url: str,
     requests: Sequence[CompareRequest],
     clients: int,
-    cancel: threading.Event,
     add: Callable[[tuple[CompareRequest, list[Event]]], None],
-    token: str = "",
+    token: str,
 ) -> None:
-    """Sends ``requests``, ``clients`` at a time, and gives ``add`` each run that was not interrupted."""
+    """Sends ``requests``, ``clients`` at a time, and gives ``add`` each run."""
 
     def follow(request: CompareRequest) -> None:
-        if not cancel.is_set():
-            events = list(remote.compare(request, cancel))
-            if not cancel.is_set():
-                add((request, events))
+        add((request, list(remote.compare(request, threading.Event()))))
 
     remote = RemoteBackend(url, token, patience_s=PATIENCE_S)
     with ThreadPoolExecutor(clients) as pool:
@@ -326,3 +261,14 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begu
         writer.write_eof()
     except OSError:
         pass  # either side closed the connection, as intended
+
+
+def free_port() -> int:
+    """A port of this machine on which nothing listens, below those that Ray's own processes take while they start."""
+    for port in random.sample(range(20_000, 30_000), 50):
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+    raise OSError("No port of this machine is free.")
