@@ -164,6 +164,6 @@ def test_without_ray_the_commands_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "decoding.backends.ray_serve", raising=False)
     monkeypatch.delattr(backends, "ray_serve", raising=False)
-    for arguments in (["evaluate", "--ray", "auto"], ["soak", "--ray"], ["throughput"]):
+    for arguments in (["evaluate", "--ray", "auto"], ["serve", "--ray"]):
         status, _, err = command(*arguments)
         assert status == 2 and "pip install -r requirements-ray.txt" in err
