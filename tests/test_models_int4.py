@@ -1,7 +1,7 @@
 """Four-bit weights: exactly the file's own, lossless in their format, refused in a sentence where they cannot be."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import gguf
 import pytest
@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 from decoding.backends.jobs import Jobs
 from decoding.bench.against import floor_bytes
 from decoding.bench.lossless import plain_reference
+from decoding.comparison import kept_texts
 from decoding.comparison.kept_costs import KnownCosts
 from decoding.comparison.kept_texts import KeptTexts
 from decoding.engines.choosing import target_formats
@@ -21,6 +22,7 @@ from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.evaluation.options import options_from_dict
 from decoding.records.gguf_record import read_record
+from decoding.records.machine import describe_machine
 from decoding.records.pairs import find_pair
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
@@ -149,12 +151,15 @@ def test_a_run_records_them_and_its_command_repeats_them(folders):
     assert "--weights=int4" in command_line(run.asked)
 
 
-def test_texts_and_costs_are_kept_apart_from_those_of_other_formats(folders, tmp_path):
+def test_texts_and_costs_are_kept_apart_by_format_and_machine(folders, tmp_path, monkeypatch):
     four, sixteen = load(folders), load(folders, dtype="bfloat16")
     kept = KeptTexts(four, 8)
     kept.add([1, 2], [3])
     kept.close()
     assert KeptTexts(four, 8).get([1, 2]) == [3] and KeptTexts(sixteen, 8).get([1, 2]) is None
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(kept_texts, "describe_machine", lambda gpu: replace(describe_machine(gpu), processor="other"))
+        assert KeptTexts(four, 8).get([1, 2]) is None
     names = {repr(KnownCosts(pair, tmp_path)._setting(None, 100)) for pair in (four, sixteen)}
     assert len(names) == 2
     assert floor_bytes(four.target, 0) < 0.7 * floor_bytes(sixteen.target, 0)

@@ -1,19 +1,23 @@
 """The target's greedy texts, kept in the cache folder for later use.
 
 A text depends only on the target, not on the draft that helped to write it: a resumed fit, a fit for another draft and
-an evaluation all use the same texts. Engines and number formats may differ at near ties, so each has its own file.
+an evaluation all use the same texts. At near ties engines, number formats, processors and versions of torch may differ,
+so each of them has its own file.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from ..engines.inputs import EncodedPrompt, encoded
+from ..engines.loading import gpu_name
 from ..engines.pair import Pair
 from ..errors import Cancelled
-from ..files import cache_folder
+from ..files import cache_folder, digest_of
 from ..lookahead.lanes import Lane
 from ..records.json_lines import Lines
+from ..records.machine import describe_machine
 from .lane_run import LaneRun
 from .prepare import Prepared
 
@@ -23,8 +27,14 @@ class KeptTexts:
 
     def __init__(self, pair: Pair, n_tokens: int) -> None:
         info = pair.target.info
-        key = {"target": info.fingerprint, "engine": f"{info.engine} {info.dtype} {info.device}", "tokens": n_tokens}
-        name = f"{info.fingerprint}-{info.engine}-{info.dtype}-{info.device}-{n_tokens}.jsonl".replace(":", "-")
+        machine = describe_machine(gpu_name(info.device))
+        key = {
+            "target": info.fingerprint,
+            "engine": f"{info.engine} {info.dtype} {info.device}",
+            "machine": f"{machine.gpu or machine.processor}, torch {machine.torch}",
+            "tokens": n_tokens,
+        }
+        name = f"{info.fingerprint}-{digest_of(json.dumps(key).encode())}.jsonl"
         self._lines = Lines(cache_folder() / "texts" / name, key, stale="restart")
         self._texts = {tuple(record["prompt"]): record["text"] for record in self._lines.records}
 
