@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from decoding.errors import UserError
-from training.files import explained_errors, replacing_file
+from decoding.files import replacing_file
 from training.paths import CHECKPOINTS, LOGS
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -131,10 +131,9 @@ class Rates:
 def append_to_log(name: str, row: Mapping[str, float | str]) -> None:
     """Appends a row to the log of the run of that name."""
     path = LOGS / f"{name}.jsonl"
-    with explained_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def last_of_log(name: str) -> dict:
@@ -203,7 +202,7 @@ class TimedRun:
         return self.tokens / self.wanted_tokens if self.wanted_tokens else self.elapsed / self.seconds
 
     def checkpoint(self) -> None:
-        """Saves weights, optimiser states and how far the run is, atomically."""
+        """Saves weights, optimiser states and how far the run is, atomically. Raises OSError."""
         state = {
             "settings": self.settings,
             "model": self.model.state_dict(),
