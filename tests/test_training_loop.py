@@ -14,7 +14,7 @@ from decoding.errors import UserError
 from training import __main__ as command
 from training import loop
 from training.align.draft_folder import save_slim
-from training.loop import BatchedMuon, Rates, TimedRun, orthogonalise
+from training.loop import Rates, TimedRun
 
 from .tiny_models import tiny_config
 
@@ -159,26 +159,18 @@ def test_the_rate_warms_up_stays_and_decays():
     assert rates == pytest.approx([0.05, 0.5, 1.0, 1.0, 0.5, 0.0, 0.0])
 
 
-def test_orthogonalise_flattens_the_singular_values():
-    torch.manual_seed(0)
-    for shape in ((3, 16, 40), (2, 40, 16)):
-        values = torch.linalg.svdvals(orthogonalise(torch.randn(shape)).float())
-        assert values.min() > 0.5 and values.max() < 1.4
+def test_matrices_learn_by_muon_at_the_rates_of_their_place():
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(8, 8)]), "own": nn.Linear(8, 8)})
+    model["trunk"] = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(8, 8)])})
+    muon, adam = Rates(muon=0.01, projections=0.003).optimisers(model)
+    assert [(len(group["params"]), group["lr"]) for group in muon.param_groups] == [(1, 0.01), (2, 0.003)]
+    assert all(parameter.ndim == 1 for group in adam.param_groups for parameter in group["params"])
 
 
-def test_batched_muon_is_torchs_muon():
-    torch.manual_seed(0)
-    ours = [nn.Parameter(torch.randn(24, 16)) for _ in range(3)] + [nn.Parameter(torch.randn(16, 48))]
-    theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
-    one, other = BatchedMuon(ours, lr=0.1), torch.optim.Muon(theirs, lr=0.1)
-    for _ in range(3):
-        for a, b in zip(ours, theirs):
-            a.grad = torch.randn_like(a)
-            b.grad = a.grad.clone()
-        one.step()
-        other.step()
-    for a, b in zip(ours, theirs):
-        assert torch.allclose(a, b, atol=0.02)
+def test_a_torch_without_muon_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(UserError, match="needs torch 2.9"):
+        make_run()
 
 
 FAULTS = """
