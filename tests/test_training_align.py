@@ -17,16 +17,15 @@ from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop
 from training.__main__ import app
-from training.align import commands, distil, feature_drafts, install, recipes, rows, stream, together
+from training.align import commands, distil, feature_drafts, install, recipes, together, writing
 from training.align import teacher as teachers
 from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
 from training.align.draft_folder import write_head_ids
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
-from training.align.rows import RowDecoder
-from training.align.stream import Text, good_prompt, split_of
 from training.align.suite import suite_of
 from training.align.teacher import ChatModel, Teacher, turns_of
+from training.align.texts import Text, good_prompt, split_of
 
 from .tiny_chat import make_tiny_chat
 
@@ -55,47 +54,30 @@ def written(chat, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(teachers, "STATE_LAYERS", (1, 2))
-        patch.setattr(stream, "LONGEST_ANSWER", ANSWER)
-        patch.setattr(stream, "SHARES", (0.4, 0.1, 0.1, 0.4))
-        teachers.write_enough(chat, folder, 9000, rows=32, shard=100)
+        patch.setattr(writing, "LONGEST_ANSWER", ANSWER)
+        patch.setattr(writing, "SHARES", (0.4, 0.1, 0.1, 0.4))
+        teachers.write_enough(chat, folder, 9000, rows=64)
     return folder
 
 
-@torch.no_grad()
-def test_rows_give_the_models_own_logits_wherever_each_stands(chat, monkeypatch):
-    """Rows restart at different times and are reordered meanwhile."""
-    monkeypatch.setattr(rows, "STRIDE", 4)
-    monkeypatch.setattr(rows, "CHUNK", 2)
-    model = chat.load(torch.bfloat16)
-    decoder = RowDecoder(model, [0, 2, 5], 5, 40)
-    written: list[list[int]] = [[] for _ in range(5)]
-    random = np.random.default_rng(0)
-    for step in range(17):
-        order = decoder.arrange()
-        if order is not None:
-            written = [written[row] for row in order]
-        for row in range(5):
-            if step and (step + row) % 6 == 0:
-                decoder.restart(row)
-                written[row] = []
-            written[row].append(int(random.integers(4, 32)) if written[row] else 5)
-        logits = decoder.step(torch.tensor([row[-1] for row in written])).float()
-        for row, ids in enumerate(written):
-            expected = model(torch.tensor([[0, 2, *ids]])).logits[0, -1].float()
-            torch.testing.assert_close(logits[row], expected, atol=0.06, rtol=0.05)
-
-
-def test_texts_hold_the_targets_own_distributions(chat, written):
+def test_texts_hold_what_the_target_computes_of_each_alone(chat, written):
+    """Padding and the other texts of a pass change nothing beyond rounding."""
     model, before = chat.load(torch.float32), turns_of(chat.tokenizer()).before
     for text in list(all_texts(written))[:6]:
         ids = torch.tensor([[*before, *text.ids.tolist()]])
         with torch.no_grad():
             logp = model(ids).logits[0, len(before) - 1 : -1].log_softmax(-1)
+            layers = model.model(ids, output_hidden_states=True).hidden_states
         kept = torch.from_numpy(text.top_logp.astype(np.float32))
         at = logp.gather(-1, torch.from_numpy(text.top_ids.astype(np.int64)))
         assert float((kept - at).abs().median()) < 0.02
+        states = torch.from_numpy(np.array(text.states)).view(torch.bfloat16).float()
+        read = [states[:, 0], model.model.norm(states[:, 1])]  # transformers gives the last layer's after the norm
+        for ours, theirs in zip(read, layers[1:], strict=True):
+            torch.testing.assert_close(ours, theirs[0, len(before) - 1 : -1], atol=0.05, rtol=0.05)
         if text.temperature == 0:
-            assert (text.top_ids[text.answer :, 0] == text.ids[text.answer :]).all()
+            taken = logp[text.answer :].gather(-1, torch.from_numpy(text.ids[text.answer :].astype(np.int64))[:, None])
+            assert float((logp[text.answer :].amax(-1) - taken[:, 0]).max()) < 0.1  # the second of two near ties
 
 
 def good_texts(chat: ChatModel, folder: Path) -> list[Text]:
@@ -115,37 +97,16 @@ def test_every_text_is_a_good_prompt_and_its_answer(chat, written):
     assert good_texts(chat, written) and len(shard_files(written)) > 1
 
 
-def test_writing_goes_on_where_it_stopped(chat, written, tmp_path):
+def test_writing_goes_on_where_it_stopped(chat, written, tmp_path, monkeypatch):
+    monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
     for file in shard_files(written)[:1]:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     before = sum(len(text.ids) for text in all_texts(tmp_path))
     assert teachers.write_enough(chat, tmp_path, before) == before
-    after = teachers.write_enough(chat, tmp_path, before + 500, rows=8, shard=5)
+    after = teachers.write_enough(chat, tmp_path, before + 500, rows=8)
     assert after >= before + 500
     prompts = [text.prompt for text in all_texts(tmp_path)]
     assert len(set(prompts)) == len(prompts)
-
-
-def test_sampling_follows_the_probabilities():
-    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).expand(20000, 4)
-    probabilities, no = logits.softmax(-1), torch.zeros(20000, dtype=torch.bool)
-    generator = torch.Generator().manual_seed(0)
-    best = logits.argmax(-1)
-    for temperature in (0.5, 1.0):
-        warm = torch.full((20000,), temperature)
-        drawn = stream.sample(logits, probabilities, best, warm, no, generator).bincount(minlength=4) / 20000
-        torch.testing.assert_close(drawn, (logits[0] / temperature).softmax(-1), atol=0.02, rtol=0)
-    cold = torch.zeros(20000)
-    assert (stream.sample(logits, probabilities, best, cold, no, generator) == 3).all()
-    nucleus = stream.sample(logits, probabilities, best, torch.ones(20000), ~no, generator)
-    assert set(nucleus.tolist()) == {1, 2, 3}  # 0.64 + 0.24 is not yet 0.95
-
-
-def test_highest_are_those_of_topk():
-    logits = torch.randn(3, 4096)
-    values, ids = stream.highest(logits, 8)
-    expected = logits.topk(8)
-    assert torch.equal(values, expected.values) and torch.equal(ids, expected.indices)
 
 
 def test_prompts_that_are_none_are_refused():

@@ -2,17 +2,16 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from decoding.engines.slim import own_weights
 from decoding.errors import UserError
-from training.align import distil, feature_drafts, gpu, together
+from training.align import distil, feature_drafts, together, writing
 from training.align import teacher as teachers
 from training.align.data import all_texts
-from training.align.stream import TEMPERATURES
-from training.align.teacher import Teacher, turns_of
+from training.align.teacher import Teacher
+from training.align.texts import TEMPERATURES
 
 from .test_training_align import (  # noqa: F401  # fixtures
     ANSWER,
@@ -31,22 +30,16 @@ CPU = torch.device("cpu")
 def at_once(chat, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("at_once")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu, "LONGEST_ANSWER", ANSWER)
-        patch.setattr(gpu, "SHARES", (0.4, 0.1, 0.1, 0.4))
+        patch.setattr(writing, "LONGEST_ANSWER", ANSWER)
+        patch.setattr(writing, "SHARES", (0.4, 0.1, 0.1, 0.4))
         teachers.write_enough(chat, folder, 3000, CPU, rows=64)
     return folder
 
 
 def test_texts_written_at_once_are_good_prompts_and_their_answers(chat, at_once):  # noqa: F811
-    turns, model = turns_of(chat.tokenizer()), chat.load(torch.float32)
     found = good_texts(chat, at_once)
     assert sorted({text.temperature for text in found}) == pytest.approx(TEMPERATURES)
-    for text in [text for text in found if text.temperature == 0][:12]:
-        ids = torch.tensor([[*turns.before, *text.ids.tolist()]])
-        with torch.no_grad():
-            logits = model(ids).logits[0, len(turns.before) + text.answer - 1 : -1]
-        taken = logits.gather(-1, torch.from_numpy(text.ids[text.answer :].astype(np.int64))[:, None])[:, 0]
-        assert float((logits.amax(-1) - taken).max()) < 0.1  # bfloat16 may choose the second of two near ties
+    assert not any(len(text.top_ids[0]) or text.states is not None for text in found)
 
 
 def test_writing_at_once_goes_on_where_it_stopped(chat, at_once):  # noqa: F811

@@ -10,7 +10,7 @@ from decoding.files import write_whole
 
 from .distil import FINISHED, NEW
 from .recipes import DEFAULT, RECIPES
-from .stream import SHARES, TEMPERATURES
+from .texts import SHARES, TEMPERATURES
 
 LOSSES_FILE = "losses.json"
 """Results of a comparison of losses that is no longer in the code."""

@@ -17,7 +17,7 @@ from decoding.errors import UserError
 from decoding.files import write_whole
 
 from .losses import Known
-from .stream import Text
+from .texts import Text
 
 
 def save_texts(texts: list[Text], file: Path) -> None:
@@ -104,6 +104,25 @@ class Batch:
     states: Tensor | None = None
 
 
+def rows_of(texts: Sequence[Text], before: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """``texts`` as rows, each after the ids ``before`` and padded with id 0 to the longest; the positions (n,) in the
+    flattened rows whose next token is of a text; and the weights (n,) of these.
+    """
+    width = len(before) + max(len(text.ids) for text in texts)
+    ids = torch.zeros(len(texts), width, dtype=torch.long)
+    places, weights = [], []
+    for row, text in enumerate(texts):
+        ids[row, : len(before)] = torch.tensor(before)
+        ids[row, len(before) : len(before) + len(text.ids)] = torch.from_numpy(text.ids.astype(np.int64))
+        first = row * width + len(before) - 1
+        places.append(torch.arange(first, first + len(text.ids)))
+        weight = torch.full((len(text.ids),), PROMPT_WEIGHT)
+        weight[text.answer :] = 1.0
+        weights.append(weight)
+    weight = torch.cat(weights)
+    return ids, torch.cat(places), weight / weight.sum()
+
+
 class Texts:
     """Texts, each after the first tokens of the chat template, ``before``.
 
@@ -144,24 +163,6 @@ class Texts:
         found.append(current)
         return [found[place] for place in random.permutation(len(found))]
 
-    def rows(self, texts: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
-        """``texts`` as rows, padded with id 0 to the longest; the positions (n,) whose next token is learned; and the
-        weights (n,) of these.
-        """
-        width = len(self.before) + max(len(text.ids) for text in texts)
-        ids = torch.zeros(len(texts), width, dtype=torch.long)
-        places, weights = [], []
-        for row, text in enumerate(texts):
-            ids[row, : len(self.before)] = torch.tensor(self.before)
-            ids[row, len(self.before) : len(self.before) + len(text.ids)] = torch.from_numpy(text.ids.astype(np.int64))
-            first = row * width + len(self.before) - 1
-            places.append(torch.arange(first, first + len(text.ids)))
-            weight = torch.full((len(text.ids),), PROMPT_WEIGHT)
-            weight[text.answer :] = 1.0
-            weights.append(weight)
-        weight = torch.cat(weights)
-        return ids, torch.cat(places), weight / weight.sum()
-
     def known(self, top_ids: Tensor, logp: Tensor, weight: Tensor) -> Known:
         """The target's most probable ids (n, TOP) and their log-probabilities, as a loss over this head reads them."""
         found = self.place_of[top_ids]
@@ -170,7 +171,7 @@ class Texts:
     def batch(self, indices: Sequence[int]) -> Batch:
         """The texts at ``indices``."""
         texts = [self.texts[index] for index in indices]
-        ids, places, weight = self.rows(texts)
+        ids, places, weight = rows_of(texts, self.before)
         top_ids = torch.from_numpy(np.concatenate([text.top_ids for text in texts]).astype(np.int64))
         logp = torch.from_numpy(np.concatenate([text.top_logp for text in texts]).astype(np.float32))
         return Batch(ids, places, self.known(top_ids, logp, weight), self._states(texts, ids.shape[1]))

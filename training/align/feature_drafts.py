@@ -23,8 +23,8 @@ from .feature import BlockDraft, FeatureDraft, HeadsDraft
 from .losses import ROWS, loss_over_head
 from .measure import SL, difference, figures_of_steps, rates_of
 from .rounding import rounded_layers
-from .stream import Text
 from .teacher import Teacher, model
+from .texts import Text
 
 UNROLLED, UNROLLED_ON_GPU = (1, 2), (3, 4)
 """Guesses of an iteration that are unrolled in training, batch after batch in turns."""

@@ -86,16 +86,6 @@ def variation(logits: Tensor, known: Known) -> Tensor:
     return 0.5 * (known.p - draft_q(logits, known)).abs().sum(-1)
 
 
-def draw(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One index per row (n,), drawn in proportion to weights (n, classes).
-
-    Inverts the cumulative sum with one random number per row; torch's multinomial draws one for every class.
-    """
-    sums = weights.cumsum(-1)
-    point = torch.rand(len(weights), 1, generator=generator, device=weights.device) * sums[:, -1:]
-    return torch.searchsorted(sums, point, right=True)[:, 0].clamp_max(weights.shape[-1] - 1)
-
-
 class _LossOverHead(torch.autograd.Function):
     """``sharp`` of hidden states (n, width) under a frozen head (ids, width). Its gradient is computed in ``forward``,
     part by part.

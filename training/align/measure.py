@@ -12,13 +12,12 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from decoding.analysis.bootstrap import Bootstrap, Interval
-from decoding.engines.instructions import multiplies_bfloat16
 from decoding.engines.slim import read_head_ids
 from decoding.errors import UserError
 
 from .data import Texts, all_texts
 from .losses import variation
-from .rounding import round_layers
+from .rounding import in_halves, round_layers
 from .teacher import Teacher
 
 SL = 3
@@ -57,11 +56,6 @@ def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[
         found.append(Guesses(text.temperature, (first[answer:end] == ids).numpy(), accepted[answer:end].numpy()))
         start = end
     return found
-
-
-def in_halves(device: torch.device) -> torch.autocast:
-    """Products in bfloat16 inside the block, unless the CPU would imitate it, which is slower than float32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type != "cpu" or multiplies_bfloat16())
 
 
 def hidden_at(draft: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:

@@ -1,13 +1,27 @@
-"""The drafts' matrices in four bits (decoding/engines/formats/int4.py), in training and in measuring."""
+"""Number formats of training and measuring: products in bfloat16, drafts' matrices in four bits
+(decoding/engines/formats/int4.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from decoding.engines.formats.int4 import round_to_groups
+from decoding.engines.instructions import multiplies_bfloat16
+
+
+def half(device: torch.device) -> torch.dtype:
+    """bfloat16, or float32 where the CPU would imitate it, which is slower."""
+    return torch.bfloat16 if device.type != "cpu" or multiplies_bfloat16() else torch.float32
+
+
+def in_halves(device: torch.device) -> torch.autocast:
+    """Products of float32 tensors in the format ``half`` inside the block."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=half(device) == torch.bfloat16)
 
 
 def layer_matrices(draft: nn.Module) -> list[Tensor]:

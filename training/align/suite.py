@@ -10,7 +10,7 @@ from pathlib import Path
 from decoding.files import write_whole
 from decoding.records.suites import Prompt
 
-from .stream import Split, Text
+from .texts import Split, Text
 
 SUITE = "chat"
 SOURCE = "written by the target, sampled at temperature 1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +20,10 @@ from decoding.records.gguf_record import read_record
 from training.paths import PAIR
 
 from .data import Texts, all_texts, save_texts, shard_files
-from .gpu import FreshTexts, GpuTarget, Reader, Writer
-from .llama import Llama
-from .rows import RowDecoder
-from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream, Text, Turns, key_of
-
-LONGEST = 512
-"""Tokens of the longest text that is read anew."""
+from .reading import FreshTexts, Reader, of_the_token_before, read, with_states
+from .rounding import half
+from .texts import Text, Turns, key_of
+from .writing import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +95,13 @@ class Teacher:
 
     @cached_property
     def _reader(self) -> Reader:
-        return Reader(GpuTarget(self.target, LONGEST), STATE_LAYERS)
+        return Reader(self.target, STATE_LAYERS)
 
     @cached_property
     def _states_before(self) -> Tensor:
         """The states of the token before each of ``before``; zeros for the first."""
-        llama = Llama(self.target, len(self.before), torch.float32, torch.float32, rows=0)
-        return llama.read(torch.tensor([self.before]), STATE_LAYERS)[1][0]
+        _, states = read(self.target, torch.tensor([self.before]), STATE_LAYERS)
+        return of_the_token_before(states)[0]
 
     @torch.no_grad()
     def select(self, states: Tensor | None, layers: Sequence[int]) -> Tensor:
@@ -117,17 +114,19 @@ class Teacher:
 
 
 ROWS = 128
-"""Texts that are written at once; more of them bring no more tokens per second on a CPU."""
-GPU_ROWS = 6144
-"""Prompts that are written at once on a GPU; their cache takes 40 GB."""
-SHARD = 400
-"""Texts per file."""
+"""Prompts that are written at once; their answers are a file of texts."""
+GPU_ROWS = 2048
+"""As ROWS, on a GPU; their cache takes 13 GB."""
 STATE_LAYERS = (2, 15, 27, 30)
 """The layers after which the target's hidden states are kept: EAGLE-3's three depths (Li et al. 2025), and the last."""
 
 
 def gpu_if_any() -> torch.device | None:
-    return torch.device("cuda") if torch.cuda.is_available() else None
+    """The GPU, if there is one, without cuDNN's attention, which plans anew, in 50 ms, for each shape of a batch."""
+    if not torch.cuda.is_available():
+        return None
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return torch.device("cuda")
 
 
 def gpu() -> torch.device:
@@ -138,52 +137,32 @@ def gpu() -> torch.device:
 
 
 def write_enough(
-    model: ChatModel,
-    folder: Path,
-    tokens: int,
-    device: torch.device | None = None,
-    rows: int | None = None,
-    shard: int = SHARD,
+    model: ChatModel, folder: Path, tokens: int, device: torch.device | None = None, rows: int | None = None
 ) -> int:
     """Writes texts into ``folder`` until all texts there have ``tokens`` tokens; returns the number of their tokens.
 
-    On a GPU, the ``device``, only the ids of the texts are kept. ``rows``: texts that are written at once. An
-    interrupted run resumes after its last complete file, with a new seed.
+    On a GPU, the ``device``, only the ids of the texts are kept. ``rows``: prompts that are written at once. An
+    interrupted run resumes after its last complete file, with a new seed. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     done = sum(len(text.ids) for text in all_texts(folder))
     if done >= tokens:
         return done
-    write = _on_gpu(model, folder, device, rows or GPU_ROWS) if device else _on_cpu(model, folder, rows or ROWS)
-    ended: list[Text] = []
-    with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:
+    turns, layers = turns_of(tokenizer := model.tokenizer()), STATE_LAYERS
+    place = device or torch.device("cpu")
+    writer = Writer(
+        model.load(half(place), place), turns, tokenizer, {key_of(text.prompt) for text in all_texts(folder)}
+    )
+    reader = None if device else model.load(torch.float32)
+    torch.manual_seed(1000 + len(shard_files(folder)))  # no file there was written with it
+    with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens") as bar:
         while done < tokens:
-            new = write()
-            ended += new
-            written = sum(len(text.ids) for text in new)
+            texts = writer.write(rows or (GPU_ROWS if device else ROWS))
+            if reader:
+                texts = with_states(reader, texts, turns.before, layers)
+            if texts:
+                save_texts(texts, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
+            written = sum(len(text.ids) for text in texts)
             done += written
             bar.update(written)
-            if len(ended) >= shard or done >= tokens:
-                save_texts(ended, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
-                ended = []
     return done
-
-
-def _on_cpu(model: ChatModel, folder: Path, rows: int) -> Callable[[], list[Text]]:
-    """Writes the next token of each of ``rows`` texts, and returns the texts that it ends."""
-    turns = turns_of(tokenizer := model.tokenizer())
-    length = len(turns.before) + LONGEST_PROMPT + len(turns.between) + LONGEST_ANSWER
-    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length, STATE_LAYERS)
-    return Stream(decoder, turns, tokenizer, *_seen_and_seed(folder)).step
-
-
-def _on_gpu(model: ChatModel, folder: Path, device: torch.device, rows: int) -> Callable[[], list[Text]]:
-    """Writes texts to ``rows`` prompts, and returns them."""
-    turns = turns_of(tokenizer := model.tokenizer())
-    target = GpuTarget(model.load(torch.float32, device), LONGEST)
-    return Writer(target, turns, tokenizer, *_seen_and_seed(folder), rows).round
-
-
-def _seen_and_seed(folder: Path) -> tuple[set[str], int]:
-    """Keys of the prompts written so far, and a seed that no file there was written with."""
-    return {key_of(text.prompt) for text in all_texts(folder)}, 1000 + len(shard_files(folder))

@@ -1,0 +1,122 @@
+"""The target reads texts: its hidden states, and its most probable tokens at each position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import LlamaForCausalLM
+
+from .data import Batch, Texts, rows_of
+from .rounding import in_halves
+from .texts import TOP, Text
+
+LOGIT_ROWS = 1024
+"""Positions whose logits over the vocabulary are computed at a time."""
+READ_AT_ONCE = 16
+"""Texts that are read in one pass on a CPU."""
+LEAST = 1e-7
+"""Lower bound on stored probabilities, so that their logarithms stay finite in half precision."""
+
+
+@torch.no_grad()
+def read(target: LlamaForCausalLM, ids: Tensor, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Of rows of ids (texts, length): the states (texts, length, width) that the head reads, and the hidden states
+    after each of ``layers``, counted from 1, (texts, length, layers, width), bfloat16.
+
+    transformers' ``output_hidden_states`` would give the last layer's after the norm.
+    """
+    kept: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda module, inputs, states: kept.update({layer: states})
+
+    hooks = [target.model.layers[layer - 1].register_forward_hook(keep(layer)) for layer in layers]
+    try:
+        with in_halves(ids.device):
+            last = target.model(input_ids=ids, use_cache=False).last_hidden_state
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return last, torch.stack([kept[layer] for layer in layers], 2).bfloat16()
+
+
+def of_the_token_before(states: Tensor) -> Tensor:
+    """``states`` (texts, length, ...), moved on by one position; zeros at the first."""
+    return torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+
+
+@torch.no_grad()
+def most_probable(target: LlamaForCausalLM, last: Tensor) -> tuple[Tensor, Tensor]:
+    """The TOP most probable ids (n, TOP) after states (n, width) that the head reads, and their log-probabilities,
+    float32.
+    """
+    head = target.lm_head.weight.float()
+    found = [linear(part.float(), head).log_softmax(-1).topk(TOP) for part in last.split(LOGIT_ROWS)]
+    ids = torch.cat([best.indices for best in found])
+    return ids, torch.cat([best.values for best in found]).clamp_min(math.log(LEAST))
+
+
+def with_states(
+    target: LlamaForCausalLM, texts: Sequence[Text], before: Sequence[int], layers: Sequence[int]
+) -> list[Text]:
+    """``texts``, which follow ``before``, with the target's probabilities and its states after each of ``layers``."""
+    found: list[Text] = []
+    for start in range(0, len(texts), READ_AT_ONCE):
+        part = texts[start : start + READ_AT_ONCE]
+        ids, places, _ = rows_of(part, before)
+        last, states = read(target, ids, layers)
+        top_ids, logp = most_probable(target, last.flatten(0, 1)[places])
+        parts = (each.split([len(text.ids) for text in part]) for each in (top_ids, logp, states.flatten(0, 1)[places]))
+        found += [_known(text, *its_own) for text, *its_own in zip(part, *parts)]
+    return found
+
+
+def _known(text: Text, top_ids: Tensor, logp: Tensor, states: Tensor) -> Text:
+    """``text`` with what the target computed at its positions."""
+    return replace(
+        text,
+        top_ids=top_ids.numpy().astype(np.uint16),
+        top_logp=logp.half().numpy(),
+        states=states.view(torch.uint16).numpy(),
+    )
+
+
+class Reader:
+    """Reads texts with the target when a batch asks for them; several drafts that are trained on the same batch share
+    the pass.
+    """
+
+    def __init__(self, target: LlamaForCausalLM, layers: Sequence[int]) -> None:
+        self.target, self.layers = target, layers
+        self._last: tuple[Sequence[Text], tuple[Tensor, ...]] = ((), ())
+
+    def read(self, texts: Texts, indices: Sequence[int]) -> tuple[Tensor, ...]:
+        """``rows_of`` the texts at ``indices``; the most probable ids and their log-probabilities at these positions;
+        and the hidden states of the token before each (texts, length, layers, width).
+        """
+        chosen = [texts.texts[index] for index in indices]
+        if [*map(id, chosen)] != [*map(id, self._last[0])]:
+            ids, places, weight = (part.to(self.target.device) for part in rows_of(chosen, texts.before))
+            last, states = read(self.target, ids, self.layers)
+            top = most_probable(self.target, last.flatten(0, 1)[places])
+            self._last = chosen, (ids, places, weight, *top, of_the_token_before(states))
+        return self._last[1]
+
+
+class FreshTexts(Texts):
+    """Texts of which only the ids are kept: the target reads each batch anew. Batches are on its device."""
+
+    def __init__(self, reader: Reader, texts: Sequence[Text], before: Sequence[int], head_ids: Tensor) -> None:
+        super().__init__(texts, before, head_ids, reader.target.config.vocab_size)
+        self.reader, self.place_of = reader, self.place_of.to(reader.target.device)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The texts at ``indices``, with the target's states."""
+        ids, places, weight, top_ids, logp, states = self.reader.read(self, indices)
+        return Batch(ids, places, self.known(top_ids, logp, weight), states)
