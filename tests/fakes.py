@@ -2,8 +2,7 @@
 
 The prompt steers :class:`ScriptedRunner`: ``#crash`` kills its process in the midst of the first lane, ``#fail``
 raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration, ``#deaf`` ignores cancel,
-``#flood`` emits 20,000 events, ``#gpufault`` raises and says that the device is lost. Its ``started``
-contains the number of the run in its process (``served``).
+``#gpufault`` raises and says that the device is lost. Its ``started`` contains the number of the run in its process (``served``).
 """
 
 import os
@@ -113,8 +112,6 @@ class ScriptedRunner:
                 self._misbehave(request.prompt)
                 if "#nan" in request.prompt:
                     yield "iterations", data | {"start": float("nan")}
-            if kind == "lane_started" and "#flood" in request.prompt:
-                yield from [("progress", {"stage": "flood", "message": "x" * 100, "fraction": None})] * 20_000
 
     def _misbehave(self, prompt: str) -> None:
         if "#crash" in prompt:
