@@ -185,6 +185,15 @@ def test_the_folder_of_another_evaluation_is_refused(tmp_path):
         run(tmp_path, replace(OPTIONS, max_new_tokens=30))
 
 
+def test_a_folder_whose_prompts_have_changed_is_refused(tmp_path, monkeypatch):
+    run(tmp_path)
+    before = stages.load_suite
+    written = lambda *which: [replace(one, prompt=f"{one.prompt}, but longer") for one in before(*which)]  # noqa: E731
+    monkeypatch.setattr(stages, "load_suite", written)
+    with pytest.raises(UserError, match="prompts have changed"):
+        run(tmp_path)
+
+
 def test_with_no_time_one_prompt_of_each_split_is_simulated_and_none_timed(tmp_path):
     for n in (1, 2):  # one more each time
         result = run(tmp_path, replace(OPTIONS, chain_minutes=0.0, minutes=0.0))[1]
