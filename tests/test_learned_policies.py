@@ -31,7 +31,7 @@ from .runs import make_costs
 from .toy import ToyPair
 
 COSTS = make_costs(0.1, 0.02, drafts=["small"])
-ROWS = rows_from_json(LEDGER, "costaware")
+ROWS = rows_from_json(LEDGER)
 
 
 def started(policy: LookaheadPolicy, costs: Costs = COSTS) -> LookaheadPolicy:

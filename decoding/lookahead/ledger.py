@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UserError
 from ..records.trace import Costs
-from .policy_files import AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,9 @@ def rows_to_json(rows: Sequence[Row]) -> list[list[Any]]:
     return [[row.threshold, row.n_tokens, list(row.histogram)] for row in rows]
 
 
-def rows_from_json(data: Any, policy: str) -> list[Row]:
-    """Raises UserError if ``data`` is not a ledger."""
-    try:
-        rows = [Row(float(t), int(n), tuple(int(count) for count in counts)) for t, n, counts in data]
-    except (TypeError, ValueError) as error:
-        raise UserError(f"The ledger of the policy {policy} is damaged: {AGAIN}.") from error
+def rows_from_json(data: Any) -> list[Row]:
+    """Raises TypeError or ValueError if ``data`` is not a ledger."""
+    rows = [Row(float(t), int(n), tuple(int(count) for count in counts)) for t, n, counts in data]
     if not rows or any(row.n_tokens < 1 or not sum(row.histogram) for row in rows):
-        raise UserError(f"The ledger of the policy {policy} is empty: {AGAIN}.")
+        raise ValueError("an empty ledger")
     return rows

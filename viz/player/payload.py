@@ -305,9 +305,9 @@ def tuned(name: str, fitted: dict[str, Any], costs: Costs, draft: str) -> dict[s
     """What the page needs to replay a learned policy: its parameters, and what it derives from the curves it weighs."""
     needed = {key: fitted[key] for key in TUNED if key in fitted}
     if name == "costaware":
-        return needed | {"lines": lines(rows_from_json(fitted["ledger"], name), costs, draft)}
+        return needed | {"lines": lines(rows_from_json(fitted["ledger"]), costs, draft)}
     if name == "specdecpp":
-        return needed | {"auto": cheapest(rows_from_json(fitted["ledger"], name), costs, draft, name).threshold}
+        return needed | {"auto": cheapest(rows_from_json(fitted["ledger"]), costs, draft, name).threshold}
     return needed
 
 
