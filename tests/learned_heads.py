@@ -18,7 +18,7 @@ LEDGER = rows_to_json(
 )
 TUNED = {
     "disco": {"threshold": 0.5, "sl_max": 8, "sure_at": [[0.5, 0.6]]},
-    "specdecpp": {"threshold": 0.5, "ledger": LEDGER},
+    "specdecpp": {"threshold": 0.5},
     "costaware": {
         "this": [0.05, 1.1, -0.2],
         "next": [0.1, 0.9, 0.4],

@@ -72,14 +72,14 @@ class Fitter:
 
     ``train(positions, held out, n-grams, epochs, seed)`` gives its candidates with the names of their columns;
     ``calibrate(weights, platt)`` the weights with Platt's slope and bias folded into the last layer;
-    ``settings(candidate)`` what its head needs besides its cap and the lane's argument, which :func:`choose` finds;
-    ``provisional`` settings that a warm-up can run with.
+    ``provisional``: settings that a warm-up can run with;
+    ``settings(candidate)`` what its head needs besides its cap and the lane's argument, which :func:`choose` finds.
     """
 
     train: Callable[[Positions, Positions, Ngrams | None, int, int], Iterable[tuple[str, Trained]]]
     calibrate: Callable[[Weights, Platt], Weights]
-    settings: Callable[[Calibrated], dict[str, Any]]
     provisional: dict[str, Any]
+    settings: Callable[[Calibrated], dict[str, Any]] = lambda candidate: {}
 
 
 def fitted_policies() -> list[str]:

@@ -156,4 +156,4 @@ PROVISIONAL = {
     "sl_max": SL_CAP,
     "ledger": rows_to_json([Row(0.5, 2, (0, 1))]),
 }
-FITTER = Fitter(_train, _calibrate, _settings, PROVISIONAL)
+FITTER = Fitter(_train, _calibrate, PROVISIONAL, _settings)

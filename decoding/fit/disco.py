@@ -73,4 +73,4 @@ def sure_probability(p: np.ndarray, scores: np.ndarray, threshold: float) -> flo
     return next((round(float(least), 2) for least in SURE_STEPS if (stops >= least).sum() <= CHANGED * len(p)), 2.0)
 
 
-FITTER = Fitter(_train, _calibrate, _settings, {"threshold": 0.5, "sl_max": SL_CAP})
+FITTER = Fitter(_train, _calibrate, {"threshold": 0.5, "sl_max": SL_CAP}, _settings)

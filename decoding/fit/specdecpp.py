@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..lookahead.heads import LEADS
-from ..lookahead.ledger import rows_to_json
 from ..lookahead.ngrams import Ngrams
-from ..lookahead.specdecpp import HINGES, SpecDecHead, SpecDecPlusPlus, hinged
-from ..lookahead.specdecpp import SPEC as SPECDECPP
+from ..lookahead.specdecpp import HINGES, hinged
 from .calibration import Platt
-from .candidates import Calibrated, Fitter
+from .candidates import Fitter
 from .data import Positions
 from .training import Trained, Weights, loss_of, scaled_row, train_net
 
@@ -115,11 +112,4 @@ def _calibrate(weights: Weights, platt: Platt) -> Weights:
     return changed
 
 
-def _settings(one: Calibrated) -> dict[str, Any]:
-    """The ledger, for ``auto``."""
-    assert SPECDECPP.argument is not None
-    head = SpecDecHead(one.trained.weights, one.trained.architecture, {"threshold": 0.5, "sl_max": one.cap})
-    return {"ledger": rows_to_json([one.bench.row(SpecDecPlusPlus(head, t), t) for t in SPECDECPP.argument.tuned])}
-
-
-FITTER = Fitter(_train, _calibrate, _settings, {"threshold": 0.5})
+FITTER = Fitter(_train, _calibrate, {"threshold": 0.5})

@@ -1,7 +1,7 @@
 """A policy's SLs on the validation split at each threshold, from which its latency on any machine follows.
 
 A row counts the iterations by their SL. With the cost curves (c, v, o, decision) it gives the latency per token, so
-that a threshold can be chosen for each machine without the chains.
+that costaware knows without the chains what a token costs it at its best on each machine.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ class Row:
         """Time per token in units of a target pass over one token."""
         total = sum(count * costs.iteration(n, draft, policy) for n, count in enumerate(self.histogram) if count)
         return total / self.n_tokens
-
-
-def cheapest(rows: Sequence[Row], costs: Costs, draft: str | None, policy: str) -> Row:
-    """The row with the least latency under ``costs``."""
-    return min(rows, key=lambda row: row.latency(costs, draft, policy))
 
 
 def rows_to_json(rows: Sequence[Row]) -> list[list[Any]]:

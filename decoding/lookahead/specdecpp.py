@@ -21,7 +21,6 @@ import numpy as np
 from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
 from .heads import HIGHEST, LEADS, Architecture, Weights, leads_of
-from .ledger import cheapest, rows_from_json
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 HINGES = (1.0, 3.0, HIGHEST)  # nats: the last layer sees min(lead, hinge) for each
@@ -99,19 +98,14 @@ class SpecDecPlusPlus(LookaheadPolicy):
     needs = SpecDecHead.needs
     stops_above = True
 
-    def __init__(self, head: SpecDecHead, threshold: float | None) -> None:
-        """``threshold`` None: the cheapest one under the run's cost curves (``specdecpp:auto``)."""
+    def __init__(self, head: SpecDecHead, threshold: float) -> None:
         self._head = head
         self.needs = head.needs
         self.cap = int(head.tuned.get("sl_max", SL_CAP))
-        self._fixed = threshold
-        self._rows = rows_from_json(head.tuned["ledger"]) if threshold is None else []
-        self._threshold = threshold if threshold is not None else float(head.tuned["threshold"])
+        self._threshold = threshold
 
     def reset(self, context: LaneContext) -> None:
         self._cum = 1.0
-        if self._fixed is None:
-            self._threshold = cheapest(self._rows, context.costs, context.draft, self.name).threshold
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)
@@ -131,10 +125,10 @@ class SpecDecPlusPlus(LookaheadPolicy):
 
 
 def _make(threshold: float | str | None, head: SpecDecHead) -> SpecDecPlusPlus:
-    """``specdecpp`` as tuned on validation, ``specdecpp:T`` with another threshold, ``specdecpp:auto``."""
-    if isinstance(threshold, str):  # the word auto
-        return SpecDecPlusPlus(head, None)
-    return SpecDecPlusPlus(head, float(head.tuned["threshold"]) if threshold is None else threshold)
+    """``specdecpp`` or ``specdecpp:auto`` as ``fit`` chose it, or ``specdecpp:T`` with another threshold."""
+    if threshold is None or isinstance(threshold, str):  # the word auto
+        return SpecDecPlusPlus(head, float(head.tuned["threshold"]))
+    return SpecDecPlusPlus(head, threshold)
 
 
 SPEC = PolicySpec(
@@ -155,7 +149,7 @@ SPEC = PolicySpec(
         tuned=(*TWENTIETHS, 0.97),
         effect="stops above {}",
     ),
-    offered=("specdecpp:auto",),
+    offered=("specdecpp",),
     evaluated=("specdecpp",),
     score=Score(
         "The score is the probability that at least one guess of this iteration fails: above the line, the policy "
