@@ -173,6 +173,7 @@ def check_stream(events: list[Event]) -> None:
     assert len({event.run for event in events}) == 1
     assert [event.seq for event in events] == list(range(len(events)))
     assert [event.kind in LAST_KINDS for event in events] == [False] * (len(events) - 1) + [True]
+    assert {event.data["run"]["id"] for event in events if event.kind == "replay"} <= {events[0].run}
     if events[-1].kind == "finished" and "run" in events[-1].data:
         run = events[-1].data["run"]
         assert run["id"] == events[0].run

@@ -11,6 +11,7 @@ import tempfile
 import textwrap
 import time
 import zlib
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import product
 from pathlib import Path
@@ -207,6 +208,14 @@ def test_a_malformed_question_is_answered_with_a_sentence(functions, name, query
     answer = functions[name](query)
     assert set(answer) == {"error"} and answer["error"].endswith((".", ")")), answer
     assert "our fault" not in answer["error"]
+
+
+def test_figures_are_those_of_all_timings_so_far(store, functions):
+    whole = make_run(identifier="mine", lanes=LANES, repeats=3)
+    first = replace(whole, lanes=[replace(trace, repeats=trace.repeats[:1]) for trace in whole.lanes])
+    for run in (replace(first, chains={}), first, whole):
+        store.add(run)
+        assert functions["figures"]({"run": "mine"})["figures"] == store.drawn("figures", "mine")
 
 
 # -- the Learn tab's requests

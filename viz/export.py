@@ -93,13 +93,13 @@ def run_csv(run: Run) -> str:
     writer.writerow(COLUMNS)
     for trace in run.lanes:
         for number, iteration in enumerate(trace.iterations):
-            depths = depths_of(iteration.parents) if iteration.parents else range(iteration.n_drafted)
-            places = [*depths, iteration.n_accepted]
+            drafted, accepted = iteration.n_drafted, iteration.n_accepted  # each counts all guesses of the iteration
+            places = [*(depths_of(iteration.parents) if iteration.parents else range(drafted)), accepted]
             for index, token in enumerate(iteration.all_tokens):
                 known = run.vocab.get(token.id)
                 where = (_safe(trace.lane), number, index, iteration.start + places[index])
                 what = (token.id, json.dumps(known.text if known else ""), *(getattr(token, name) for name in OF_TOKEN))
-                writer.writerow([*where, *what, iteration.n_drafted, iteration.n_accepted, iteration.holds])
+                writer.writerow([*where, *what, drafted, accepted, iteration.holds])
     return out.getvalue()
 
 

@@ -17,6 +17,7 @@ from plotly.subplots import make_subplots
 from decoding.analysis.counts import counts
 from decoding.analysis.metrics import speedup
 from decoding.analysis.run_costs import run_costs
+from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import Replay
 from decoding.lookahead.lanes import is_usable
 from decoding.records.trace import Iteration, Run, Trace
@@ -269,6 +270,8 @@ def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
 
 def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
     """The best static SL of this run, compared with the chosen one and the fastest other policy."""
+    if contradictions(run):
+        return "Timings vary too much in this run to say which SL is best; the curves show what these costs give."
     draft, curve = max(curves.items(), key=lambda item: max(item[1].values()))
     best = max(curve, key=curve.__getitem__)
     of = f" with the draft {draft}" if len(curves) > 1 else ""

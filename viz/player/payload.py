@@ -23,7 +23,7 @@ from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.costaware import lines
 from decoding.lookahead.fitted import heads_of
-from decoding.lookahead.ledger import cheapest, rows_from_json
+from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.spec import all_specs
 from decoding.pictures.draw import draw
 from decoding.pictures.scenes import scene_of
@@ -305,9 +305,7 @@ def tuned(name: str, fitted: dict[str, Any], costs: Costs, draft: str) -> dict[s
     """What the page needs to replay a learned policy: its parameters, and what it derives from the curves it weighs."""
     needed = {key: fitted[key] for key in TUNED if key in fitted}
     if name == "costaware":
-        return needed | {"lines": lines(rows_from_json(fitted["ledger"], name), costs, draft)}
-    if name == "specdecpp":
-        return needed | {"auto": cheapest(rows_from_json(fitted["ledger"], name), costs, draft, name).threshold}
+        return needed | {"lines": lines(rows_from_json(fitted["ledger"]), costs, draft)}
     return needed
 
 
