@@ -2,7 +2,8 @@
 
 The prompt steers :class:`ScriptedRunner`: ``#crash`` kills its process in the midst of the first lane, ``#fail``
 raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration, ``#deaf`` ignores cancel,
-``#gpufault`` raises and says that the device is lost. Its ``started`` contains the number of the run in its process (``served``).
+``#gpufault`` raises and says that the device is lost. Its ``started`` contains the number of the run in its process
+(``served``).
 """
 
 import os

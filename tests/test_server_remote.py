@@ -23,9 +23,9 @@ from decoding.records.events import Event, event_to_json
 from decoding.records.request import Grant
 from decoding.records.run_file import run_from_dict
 from tests import web
-from tests.fakes import FakeBackend, ScriptedRunner, begin, check_stream, compare, last_sentence, small_request
+from tests.fakes import FakeBackend, ScriptedRunner, begin, compare, last_sentence, small_request
 from tests.page_fakes import ScriptedBackend
-from tests.serving import answered, served_at
+from tests.serving import BODY, answered, served_at
 from tests.soak import SoakOptions, SoakResult, _Lifetimes, soak
 from tests.waiting import wait_until
 
@@ -92,6 +92,18 @@ def test_a_full_server_refuses_with_a_sentence():
         stream, _ = begin(remote)
         assert "the maximum" in last_sentence(compare(remote))
         stream.close()
+
+
+def test_a_stop_that_crosses_the_end_of_a_run_loses_nothing():
+    with served_at() as url:
+        run = f"{url}/runs/ended-unread"
+        assert web.put(run, json=BODY).status_code == 201
+        wait_until(lambda: 'runs_total{outcome="finished"}' in web.get(f"{url}/metrics").text)  # it has ended, unread
+        assert web.delete(run).status_code == 204
+        lines = web.get(f"{run}/events").text.split("\n")
+        assert json.loads([line for line in lines if line.strip()][-1])["kind"] == "finished"
+        assert web.delete(run).status_code == 204
+        wait_until(lambda: web.get(f"{run}/events").status_code == 404)
 
 
 def test_the_token_is_asked_for():

@@ -65,6 +65,7 @@ class Session:
         self.stream, self.body = stream, body
         self._limits, self._forget = limits, forget
         self._reader = 0  # a newer reader takes over from an older one
+        self.is_read = False  # a reader was given the last event
         self._expire_later()
 
     def take_over(self, start: int) -> int:
@@ -86,6 +87,7 @@ class Session:
                     lines = [HEARTBEAT]
                 if not lines:
                     return
+                self.is_read = self.stream.ended and at == self.stream.next
                 yield "".join(lines)
         finally:
             if reader == self._reader:
@@ -273,7 +275,7 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any) -> None:
     async def cancel(run: str) -> None:
         session = app.state.sessions.get(run)
         session.stream.cancel.set()
-        if session.stream.ended:
+        if session.is_read:  # else the end of the run has crossed with this request: its reader gets it
             session.expire()
 
 

@@ -24,8 +24,8 @@ class EventStream(Generic[Item]):
     """The numbered events of one run, from a thread that makes them to readers in the event loop.
 
     A reader asks for the events from a number on, as often as it likes, so a broken connection loses nothing: all
-    events are kept until :meth:`close`, and no reader holds the run up. ``encode`` makes of each event what readers get,
-    in the run's thread. The run begins at once; setting ``cancel`` ends it.
+    events are kept until :meth:`close`, and no reader holds the run up. ``encode`` makes of each event what readers
+    get, in the run's thread. The run begins at once; setting ``cancel`` ends it.
 
     All methods are for the event loop in which the stream was made, and all that has come changes in it alone.
     """
