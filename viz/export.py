@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -62,19 +62,15 @@ def export_lesson(
     lesson: dict[str, Any],
     payload: dict[str, Any],
     others: Sequence[dict[str, Any]] = (),
-    roles: Mapping[str, str] | None = None,
 ) -> str:
-    """The lesson's page, one file.
-
-    ``payload``: its first run; ``others``: those of further steps; ``roles``: {name in the lesson: id}.
-    """
+    """The lesson's page, one file. ``payload``: its first run; ``others``: the further recordings that it names."""
     return document(
         title=f"Speculoscope: {lesson['title']}",
         css=player_css() + learn_css(),
         js=learn_js(),
         body='<div id="learn"></div>',
         data={
-            "index": {"recordings": [], "roles": dict(roles or {}), "lessons": [lesson]},
+            "index": {"recordings": [], "lessons": [lesson]},
             "payloads": [payload, *others],
         },
         start=_LESSON,

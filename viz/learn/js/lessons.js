@@ -54,15 +54,13 @@ export class Lessons {
 
   leave() { this.lesson = null; this.refresh(); }
 
-  /** The recording for a step: by its id, else by its kind. */
+  /** The recording for a step; id null: the run on screen. */
   runFor(step, lesson = this.lesson) {
-    const wanted = step.recording || lesson.recording, { roles, recordings } = this.learn.index;
-    if (!wanted) return { id: null };
-    if (this.learn.exported) return { id: roles[wanted] || null };
-    if (recordings.some(({ id }) => id === wanted)) return { id: wanted };
-    if (roles[wanted]) return { id: roles[wanted] };
-    const id = this.model ? null : roles.everyday || recordings[0]?.id || null;
-    return { id, note: `This lesson was written for a recording of the kind “${wanted}”. There is none here, so it uses the run on screen.` };
+    const wanted = step.recording || lesson.recording, { index, payloads, exported } = this.learn;
+    if (payloads[wanted] || index.recordings.some(({ id }) => id === wanted)) return { id: wanted };
+    if (exported) return { id: null };
+    const id = this.model ? null : index.recordings[0]?.id || null;
+    return { id, note: `This lesson was written for the recording “${wanted}”. It is not here, so the run on screen is used.` };
   }
 
   modelFor(step, lesson) { return this.learn.modelOf(this.runFor(step, lesson).id); }
@@ -262,19 +260,9 @@ export class Lessons {
 
   save() {
     return this.learn.attempt(async () => {
-      const { name, text } = await this.learn.ask("learn_export", { lesson: JSON.stringify(this.lesson), run: this.model.id, roles: this.runs() });
+      const { name, text } = await this.learn.ask("learn_export", { lesson: JSON.stringify(this.lesson), run: this.model.id });
       this.learn.say(save({ name, mime: "text/html", text }));
     });
-  }
-
-  /** {what a step's recording is called in the lesson: the id of its run here}. */
-  runs() {
-    const found = {};
-    for (const step of this.lesson.steps) {
-      const wanted = step.recording || this.lesson.recording;
-      if (wanted) found[wanted] = this.runFor(step).id || this.model.id;
-    }
-    return found;
   }
 }
 
