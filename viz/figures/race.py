@@ -52,7 +52,7 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
         for part in _lookahead_parts(index, trace, legend=row == 1):
             figure.add_trace(part, row=row, col=1)
         figure.update_yaxes(range=[0, _top(trace) * 1.08], title_text="tokens", row=row, col=1)
-        _name_row(figure, row, index, trace)
+        _name_row(figure, row, trace)
     for again in [part for part in figure.data if part.name == DEEPEST][1:]:
         again.showlegend = False
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
@@ -146,7 +146,7 @@ def _facts(index: int, trace: Trace, k: int) -> list[Any]:
     return [index, it.start, k + 1, it.n_drafted, it.n_accepted, holds]
 
 
-def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
+def _name_row(figure: go.Figure, row: int, trace: Trace) -> None:
     axis = "" if row == 1 else str(row)
     figure.add_annotation(
         text=f"<b>{_label(trace)}</b>",

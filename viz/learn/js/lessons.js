@@ -22,7 +22,7 @@ const LANE_WORDS = {
 export class Lessons {
   constructor(learn) {
     Object.assign(this, { learn, lesson: null, at: 0, results: new Map() });
-    this.node = aria(el("section", "sl-lessons"), { label: "Lessons" });
+    this.node = aria(el("section"), { label: "Lessons" });
     this.progress = memory.read("learn-progress", {});
   }
 
@@ -128,7 +128,6 @@ export class Lessons {
     if (!this.lesson) this.node.replaceChildren(this.shelf());
     else this.node.replaceChildren(this.ended ? this.end() : this.page());
     if (this.node.getBoundingClientRect().top < 0) this.node.scrollIntoView({ block: "start" }); // the new step begins at its title
-    this.learn.root.classList.toggle("sl-in-lesson", Boolean(this.lesson));
   }
 
   shelf() {

@@ -163,7 +163,7 @@ export class Steps {
     if (it.start < TEXT_BEFORE && this.model.prompt) box.append(promptBefore(this.model, 240));
     this.lane.iterations.slice(0, this.at.iteration).forEach((past, i) => {
       if (past.start + past.gives < it.start - TEXT_BEFORE) return;
-      const group = el("span", "sl-past", el("sup", "", String(i + 1)));
+      const group = el("span", "", el("sup", "", String(i + 1)));
       past.guesses.slice(0, past.accepted).forEach((guess) => group.append(el("span", "sl-kept sd-is-accepted", guess.text)));
       if (past.own) group.append(el("span", `sl-kept sd-is-${past.own.outcome}`, past.own.text));
       box.append(group);
