@@ -9,6 +9,7 @@ import sys
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
+from safetensors import SafetensorError
 
 from decoding.errors import UserError
 from training.align.commands import app as align
@@ -41,9 +42,17 @@ def main() -> None:
     keep_freed_memory()
     try:
         app()
-    except (UserError, OSError) as error:
-        typer.echo(str(error), err=True)
-        sys.exit(1)
+    except UserError as error:
+        sentence = str(error)
+    except (OSError, SafetensorError) as error:  # safetensors raises its own on a full disk
+        sentence = (
+            f"A file could not be read or written: {error}. Free some space or check the permissions, and run the "
+            "command again: it resumes."
+        )
+    else:
+        return
+    typer.echo(sentence, err=True)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -11,72 +11,18 @@ import json
 import math
 import pickle
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from decoding.errors import UserError
-from training.files import explained_errors, replacing_file
+from decoding.files import replacing_file
 from training.paths import CHECKPOINTS, LOGS
-
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-
-
-def orthogonalise(gradients: Tensor, steps: int = 5) -> Tensor:
-    """Nearest semi-orthogonal matrices by a quintic Newton-Schulz iteration in bf16. Shape (batch, rows,
-    columns).
-
-    Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
-    """
-    a, b, c = NEWTON_SCHULZ
-    x = gradients.bfloat16()
-    tall = x.size(-2) > x.size(-1)
-    if tall:
-        x = x.mT.contiguous()
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(steps):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
-
-
-class BatchedMuon(torch.optim.Optimizer):
-    """Muon, batched over matrices of equal shape: torch.optim.Muon's update in a third less time on a CPU."""
-
-    def __init__(
-        self, parameters: list[nn.Parameter] | list[dict], lr: float = 0.02, momentum: float = 0.95, decay: float = 0.1
-    ) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "decay": decay})
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]  # no closure: the gradients are there
-        """One update: Nesterov momentum, orthogonalised, scaled by sqrt(max(1, rows / columns))."""
-        for group in self.param_groups:
-            by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    by_shape[parameter.shape].append(parameter)
-            for shape, parameters in by_shape.items():
-                self._step_shape(group, shape, parameters)
-
-    def _step_shape(self, group: dict, shape: torch.Size, parameters: list[nn.Parameter]) -> None:
-        directions = []
-        for parameter in parameters:
-            state, gradient = self.state[parameter], parameter.grad
-            assert gradient is not None, "step leaves out parameters without a gradient"
-            if not state:
-                state["momentum"] = torch.zeros_like(parameter)
-            state["momentum"].lerp_(gradient, 1 - group["momentum"])
-            directions.append(torch.lerp(gradient, state["momentum"], group["momentum"]))
-        updates = orthogonalise(torch.stack(directions)).to(parameters[0].dtype)
-        scale = max(1.0, shape[0] / shape[1]) ** 0.5
-        for parameter, update in zip(parameters, updates):
-            parameter.mul_(1 - group["lr"] * group["decay"]).add_(update, alpha=-group["lr"] * scale)
 
 
 def set_rates(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
@@ -108,16 +54,23 @@ class Rates:
     projections: float | None = None
 
     def optimisers(self, model: nn.Module) -> list[torch.optim.Optimizer]:
-        """Muon for the matrices between embeddings and head; AdamW for these two and the norms."""
+        """Muon (Jordan et al. 2024) for the matrices between embeddings and head; AdamW for these two and the norms.
+
+        Raises UserError if torch has no Muon.
+        """
+        if not hasattr(torch.optim, "Muon"):
+            raise UserError(f"Training needs torch 2.9 or later; this is {torch.__version__}. Install a later one.")
         outer = ("embed_tokens.weight", "lm_head.weight")
         matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2 and not name.endswith(outer)}
-        groups = [{"params": [p for name, p in matrices.items() if ".layers." in name], "lr": self.muon}]
+        groups: list[dict[str, Any]] = [
+            {"params": [p for name, p in matrices.items() if ".layers." in name], "lr": self.muon}
+        ]
         others = [p for name, p in matrices.items() if ".layers." not in name]
         if others:
             groups.append({"params": others, "lr": self.muon if self.projections is None else self.projections})
         rest = [p for name, p in model.named_parameters() if name not in matrices]
         adam = torch.optim.AdamW(rest, lr=self.adam, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        return [BatchedMuon(groups, lr=self.muon), adam]
+        return [torch.optim.Muon(groups, lr=self.muon, momentum=0.95, weight_decay=0.1), adam]
 
     def factor(self, share: float) -> float:
         """Factor on the rates at this share of the run."""
@@ -131,10 +84,9 @@ class Rates:
 def append_to_log(name: str, row: Mapping[str, float | str]) -> None:
     """Appends a row to the log of the run of that name."""
     path = LOGS / f"{name}.jsonl"
-    with explained_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def last_of_log(name: str) -> dict:
@@ -175,8 +127,9 @@ class TimedRun:
     ) -> None:
         self.name, self.model, self.seconds, self.rates = name, model, seconds, rates
         self.wanted_tokens = wanted_tokens
-        self.settings = json.loads(json.dumps(settings, default=str))
         self.optimisers = rates.optimisers(model)
+        by = [type(optimiser).__name__ for optimiser in self.optimisers]  # whose states a checkpoint has
+        self.settings = json.loads(json.dumps(settings | {"optimisers": by}, default=str))
         self.path = CHECKPOINTS / f"{name}.pt"
         self.checkpoint_every = CHECKPOINT_EVERY
         self.elapsed, self.steps, self.tokens = 0.0, 0, 0
@@ -203,7 +156,7 @@ class TimedRun:
         return self.tokens / self.wanted_tokens if self.wanted_tokens else self.elapsed / self.seconds
 
     def checkpoint(self) -> None:
-        """Saves weights, optimiser states and how far the run is, atomically."""
+        """Saves weights, optimiser states and how far the run is, atomically. Raises OSError."""
         state = {
             "settings": self.settings,
             "model": self.model.state_dict(),

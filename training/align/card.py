@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from training.files import replacing_file
+from decoding.files import write_whole
 
 from .distil import FINISHED, NEW
 from .recipes import DEFAULT, RECIPES
@@ -37,12 +37,8 @@ def write_card(pair: Path) -> None:
     table = pair / LOSSES_FILE
     losses = json.loads(table.read_text()) if table.is_file() else []
     default = json.loads((pair / "pair.json").read_text())["default_draft"]
-    with replacing_file(pair / "README.md") as file:
-        file.write(
-            "\n".join(
-                [HEAD, *_drafts(facts, default), *_reading(facts), *_training(facts), *_losses(losses), *_limits()]
-            )
-        )
+    parts = [HEAD, *_drafts(facts, default), *_reading(facts), *_training(facts), *_losses(losses), *_limits()]
+    write_whole(pair / "README.md", "\n".join(parts))
 
 
 def _interval(figure: dict[str, float], sign: str = "") -> str:

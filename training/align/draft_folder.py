@@ -13,9 +13,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from decoding.engines.slim import DRAFT_FILE, EMBEDDINGS, FEATURE_FILE, HEAD_FILE, OWN_FILES
-from decoding.files import write_whole
+from decoding.files import whole_folder, write_whole
 from decoding.records.fingerprint import fingerprint
-from training.files import replacing_folder
 
 SHARD_SIZE = "9MB"
 
@@ -30,7 +29,7 @@ def save_slim(
 ) -> None:
     """Writes the weights that the draft does not share with its target: neither its embeddings nor the
     ``target_layers``. ``projection`` (target's width, draft's width), for a draft narrower than its target. ``trunk``:
-    the folder of a draft that has all of these weights.
+    the folder of a draft that has all of these weights. Raises OSError or SafetensorError.
     """
     shared = tuple(f"model.layers.{index}." for index in range(len(target_layers)))
     own = {
@@ -43,7 +42,7 @@ def save_slim(
     described: dict[str, object] = {"target_layers": list(target_layers)}
     if trunk:
         own, described["trunk"] = {}, {"folder": trunk.name, "fingerprint": fingerprint(trunk)}
-    with replacing_folder(folder) as new:
+    with whole_folder(folder, is_whole=lambda: False) as new:
         save_torch_state_dict(own, new, filename_pattern="own{suffix}.safetensors", max_shard_size=SHARD_SIZE)
         (new / "own.safetensors.index.json").unlink(missing_ok=True)
         for file in new.glob(OWN_FILES):

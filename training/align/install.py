@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 from decoding.engines.slim import materialise
 from decoding.errors import UserError
+from decoding.files import whole_folder, write_whole
 from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import BLOCK, FEATURE, HEADS
-from training.files import replacing_folder, write_json
 from training.loop import last_of_log
 from training.paths import DRAFTS, PAIR, READER, TEXTS
 
@@ -107,7 +107,7 @@ def count_ngrams(chat_model: ChatModel, folder: Path) -> Ngrams:
 def _copy(source: Path, place: Path) -> None:
     """Copies a draft. Keeps its fitted policies only if the weights are unchanged."""
     same = _is_same(source, place)
-    with replacing_folder(place) as new:
+    with whole_folder(place, is_whole=lambda: False) as new:
         shutil.copytree(source, new, dirs_exist_ok=True)
         if same and (place / FITTED).is_dir():
             shutil.copytree(place / FITTED, new / FITTED)
@@ -133,6 +133,11 @@ def _describe(drafts: Mapping[str, str | dict]) -> None:
         "about": "chats in English, often wrong",
     }
     write_json(PAIR / "pair.json", content)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes ``content`` atomically. Raises OSError."""
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def read_json(path: Path) -> dict:

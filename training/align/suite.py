@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from decoding.files import write_whole
 from decoding.records.suites import Prompt
-from training.files import replacing_file
 
 from .stream import Split, Text
 
@@ -35,14 +35,8 @@ def suite_of(texts: Iterable[Text]) -> list[Prompt]:
 
 
 def write_suite(texts: Iterable[Text], file: Path) -> int:
-    """Writes the suite as JSON Lines; returns the number of its prompts."""
-    return write_prompts(suite_of(texts), file)
-
-
-def write_prompts(prompts: list[Prompt], file: Path) -> int:
-    """Writes a suite of ``prompts``; returns their number."""
-    with replacing_file(file) as stream:
-        for prompt in prompts:
-            row = {key: value for key, value in asdict(prompt).items() if value}
-            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+    """Writes the suite as JSON Lines; returns the number of its prompts. Raises OSError."""
+    prompts = suite_of(texts)
+    rows = [{key: value for key, value in asdict(prompt).items() if value} for prompt in prompts]
+    write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return len(prompts)
