@@ -111,7 +111,7 @@ def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
             "sl_max": random_.choice((8, 30)),
             "sure_at": random_.choice(([], [[0.6, 0.8]], [[0.6, 0.7], [0.7, 0.85], [0.9, 0.95]])),
         },
-        "specdecpp": {"threshold": 0.4, "sl_max": 24, "ledger": ledger},
+        "specdecpp": {"threshold": 0.4, "sl_max": 24},
         "costaware": {
             "sl_max": 40,
             "this": [0.1, 0.8, 0.3],

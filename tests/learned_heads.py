@@ -3,13 +3,14 @@
 import numpy as np
 
 from decoding.lookahead.base import DraftState
-from decoding.lookahead.costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, NetworkHead, TableHead, n_inputs
-from decoding.lookahead.disco import N_INPUTS, DiscoHead
+from decoding.lookahead.costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, n_inputs
+from decoding.lookahead.disco import N_INPUTS
 from decoding.lookahead.ledger import Row, rows_to_json
-from decoding.lookahead.ngrams import CELLS, Ngrams
+from decoding.lookahead.ngrams import CELLS
 from decoding.lookahead.policy_files import PolicyFile
 from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
-from decoding.lookahead.specdecpp import HINGES, SpecDecHead
+from decoding.lookahead.spec import all_specs
+from decoding.lookahead.specdecpp import HINGES
 
 FLAT_FROM = 3  # repetitions of this many tokens need no lead
 LEDGER = rows_to_json(
@@ -17,7 +18,7 @@ LEDGER = rows_to_json(
 )
 TUNED = {
     "disco": {"threshold": 0.5, "sl_max": 8, "sure_at": [[0.5, 0.6]]},
-    "specdecpp": {"threshold": 0.5, "ledger": LEDGER},
+    "specdecpp": {"threshold": 0.5},
     "costaware": {
         "this": [0.05, 1.1, -0.2],
         "next": [0.1, 0.9, 0.4],
@@ -61,17 +62,16 @@ def make_head(policy: str, seed: int = 0, hidden_size: int = 4, plain: bool = Fa
     both; odd seeds read SpecDec++'s lead from the margin. ``plain``: DISCO's head reads probabilities, not logarithms,
     and SpecDec++'s no lead.
     """
-    w, feature = make_weights(policy, seed, hidden_size), "margin" if seed % 2 else "p"
-    if policy == "disco":
-        return DiscoHead(w["first"], w["second"], TUNED[policy], not plain)
-    if policy == "specdecpp":
-        return SpecDecHead(
-            w["block"], w["bias"], w["out"], 3.0, 2, TUNED[policy], None if plain else w["lead"], feature
-        )
-    if _with_network(seed):
-        features, ngrams = FEATURES_OF_NETWORKS[seed % 2], Ngrams(w["ngrams"])
-        return NetworkHead(w["first"], w["last"], w["alone"], TUNED[policy], features, ngrams)
-    return TableHead(w["table"], TUNED[policy], feature)
+    weights, architecture = make_weights(policy, seed, hidden_size), make_architecture(seed)
+    if plain and policy != "costaware":
+        architecture |= {"inputs": "probabilities", "feature": None}
+    return all_specs()[policy].head_from(weights, architecture, TUNED[policy])
+
+
+def make_architecture(seed: int = 0) -> dict:
+    """That of all three."""
+    features = FEATURES_OF_NETWORKS[seed % 2]
+    return {"depth": 2, "inputs": "logarithms", "feature": "margin" if seed % 2 else "p", "features": features}
 
 
 def _with_network(seed: int) -> bool:
@@ -103,7 +103,7 @@ def make_file(policy: str, seed: int = 0) -> PolicyFile:
         target_fingerprint="t" * 16,
         draft_fingerprint="d" * 16,
         features=sorted(make_head(policy, seed).needs),
-        architecture={"depth": 2, "inputs": "logarithms"},
+        architecture=make_architecture(seed),
         normalisation={},
         tuned=TUNED[policy],
         data={},

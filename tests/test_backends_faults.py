@@ -8,7 +8,6 @@ import pytest
 
 from decoding.backends import choose_backend
 from decoding.backends.jobs import Jobs
-from decoding.backends.local import _Job
 from decoding.backends.space import SpaceBackend, carried
 from decoding.comparison import chain
 from decoding.errors import UserError, is_out_of_memory, sentence_of
@@ -40,15 +39,6 @@ def test_every_fault_is_reported_in_a_sentence(error, words):
     sentence = sentence_of(error)
     assert words in sentence and "second" not in sentence
     assert is_out_of_memory(error) is ("memory" in words)
-
-
-def test_news_for_a_reader_that_lags_too_far_behind_give_it_up():
-    job = _Job(0, "compare", {}, "run")
-    job.inbox.maxsize = 1
-    job.post("queued", place=1)
-    assert not job.abandoned
-    job.post("queued", place=0)
-    assert job.abandoned and job.inbox.get() == ("queued", {"place": 1})
 
 
 def test_a_stop_deep_in_a_job_ends_it_with_what_was_measured_and_not_as_broken(monkeypatch):

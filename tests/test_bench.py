@@ -125,10 +125,6 @@ def test_ratios_pair_the_same_prompt_and_repeat():
     assert figures[0].shares == pytest.approx([0.25, 0.5, 0.0, 0.25])
 
 
-def test_growth_is_left_out_where_the_context_is_short(models):
-    assert against.measure_growth(models[0], [1, 2, 3], 1) == []
-
-
 def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path):
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
@@ -161,8 +157,7 @@ REPORT = {
         | {"threads": 1, "shares": [0.3, 0.66, 0.01, 0.03]}
     ],
     "ratios": [{"ours": "autoregressive", "theirs": "hf generate", "ratio": {"median": 2.6, "low": 1.9, "high": 3.0}}],
-    "passes": [{"name": "target", "ms": 16.0, "floor_ms": 10.0, "low_ms": 15.0, "high_ms": 20.0}],
-    "growth": [{"lane": "static:5", "short_ms": 2.0, "long_ms": 2.5, "ratio": RATIO}],
+    "passes": [{"name": "target", "ms": 16.0, "floor_ms": 10.0}],
     "n_prompts": 0,
     "notes": ["A note."],
 }
@@ -181,7 +176,6 @@ def test_a_document_holds_the_command_and_every_figure():
         "| autoregressive / hf generate | 2.60× (1.90 to 3.00) |",
         "",
         "- One target pass takes 16.000 ms, 1.60 times its bytes' 10.000 ms.",
-        "- static:5: 2.00 ms per iteration at context 100, 2.50 at 900, 1.25× (1.20 to 1.60).",
         "- A note.",
     ]
 

@@ -9,6 +9,7 @@ import pytest
 
 from decoding.analysis.steadiness import how_timed
 from decoding.analysis.whatif import simulate_lane
+from decoding.comparison import compare as compare_module
 from decoding.comparison.compare import Comparison, compare
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
@@ -225,7 +226,8 @@ def test_a_stop_after_the_first_repeat_keeps_what_was_measured(stage):
     made = 2 if stage == "lane_started" else 1
     assert all(len(trace.repeats) == made and trace.verdict.same for trace in kept.lanes) and kept.settings.repeats == 4
     assert how_timed(kept) == (f"{made} of 4 timings")
-    assert bool(kept.chains) == (stage != "replay")  # they are read before the second repeat
+    of_all = {"small", "ngram", "weak"}  # read before the second repeat; the oracle's before the first
+    assert set(kept.chains) == ({"small"} if stage == "replay" else of_all)
 
 
 def test_lanes_take_turns_but_the_plain_lane_comes_first_and_waits_for_nothing():
@@ -247,10 +249,35 @@ def test_the_plain_lane_is_the_reference(monkeypatch):
     assert sorted(decoded) == sorted(LANES * 2)
 
 
+def test_each_chain_is_recorded_once_and_only_oracles_know_it(monkeypatch):
+    recorded, knowing = [], []
+    real_chain, real_run = compare_module.chain_of, compare_module.LaneRun
+
+    def chain(prepared, draft, *rest):
+        recorded.append((draft, [lane for lane, _ in knowing]))
+        return real_chain(prepared, draft, *rest)
+
+    def lane_run(prepared, lane, costs, chain):
+        knowing.append((lane.text, chain is not None))
+        return real_run(prepared, lane, costs, chain)
+
+    monkeypatch.setattr(compare_module, "chain_of", chain)
+    monkeypatch.setattr(compare_module, "LaneRun", lane_run)
+    run = finished_run(request(lanes=[*LANES, "weak/static:2"], repeats=2), ToyPair())
+    assert [draft for draft, _ in recorded] == ["small", "ngram", "weak"] == list(run.chains)
+    assert recorded[0][1] == ["autoregressive"], "before any lane that needs it"
+    assert set(knowing) == {(trace.lane, trace.policy == "oracle") for trace in run.lanes}
+
+
+def test_chains_are_in_the_lanes_order():
+    run = finished_run(request(lanes=["static:2", "ngram/oracle"], repeats=1), ToyPair())
+    assert list(run.chains) == ["small", "ngram"]
+
+
 def test_the_replay_comes_with_the_first_repeat_and_is_refined(events, run):
     replays = [event for event in events if event.kind == "replay"]
     assert [(e.data["timings"], e.data["of"]) for e in replays] == [(1, 2), (1, 2), (2, 2)]
-    assert not replays[0].data["run"]["chains"]
+    assert set(replays[0].data["run"]["chains"]) == {"small"}  # the oracle's
     for event in replays:
         repeats = event.data["timings"]
         early = run_from_json(json.dumps(event.data["run"]))

@@ -302,7 +302,7 @@ def test_the_named_lanes_decide_alike_under_other_curves(fitted, as_kept, monkey
     assert there.costs.verify_curve != here.costs.verify_curve
     assert [trace.lane for trace in there.lanes] == [trace.lane for trace in here.lanes]
     assert shapes(there) == shapes(here)
-    weighing = ["autoregressive", "costaware:1.1", "throughput", "specdecpp:auto", "disco"]
+    weighing = ["autoregressive", "costaware:1.1", "throughput", "disco"]
     fitted.sets_lanes = elsewhere.sets_lanes = False
     here, there = run_of(fitted, weighing), run_of(elsewhere, weighing)
     assert shapes(there) != shapes(here)

@@ -11,7 +11,7 @@ from decoding.analysis.lane_figures import lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.trees import simulate_trees
 from decoding.analysis.whatif import Replay, simulate_lane, sweep, with_costs
-from decoding.comparison.chain import chain_of, foresee, grow_along
+from decoding.comparison.chain import chain_of, grow_along
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
@@ -175,24 +175,6 @@ def test_a_real_run_is_reproduced_from_its_file(options, eos, agree):
         assert simulated.iterations == shape_of(trace), trace.lane
         assert simulated.speedup == pytest.approx(metrics.predicted_speedup(at_own_costs, trace))
         assert lane_figures(again, trace)[0].key == "speedup"
-
-
-@pytest.mark.parametrize("changes", [{}, {"rule": "coupling", "temperature": 0.9, "seed": 3}])
-@pytest.mark.parametrize("draft", ["small", "weak", "ngram"])
-def test_one_pass_foresees_what_the_loop_will_guess(draft, changes):
-    prepared = prepare(CompareRequest("abcabc", [f"{draft}/oracle"], max_new_tokens=30, **changes), ToyPair())
-    output = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run().output
-    foreseen, chain = foresee(prepared, draft, output), chain_of(prepared, draft, output)
-    assert foreseen.along.choice == chain.along.choice
-    assert [foreseen.holds(at) for at in range(len(output))] == [chain.holds(at) for at in range(len(output))]
-
-
-def test_what_lies_beyond_the_drafts_context_is_not_foreseen():
-    prepared = prepare(CompareRequest("abcabc", ["oracle"], max_new_tokens=30), ToyPair(draft_length=20))
-    output = [1] * 30
-    foreseen = foresee(prepared, "small", output)
-    assert None in foreseen.along.choice and len(foreseen.along.choice) == 30
-    assert foreseen.along.choice[:10] == chain_of(prepared, "small", output).along.choice[:10]
 
 
 def test_policies_that_plan_are_not_asked_step_by_step(monkeypatch):

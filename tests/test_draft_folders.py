@@ -1,7 +1,10 @@
 """What lies in a draft's folder: its own weights, ids of its head, counts of the target's text, fitted policies."""
 
 import json
+import math
 from collections import Counter
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +12,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save
 from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
+from decoding.analysis.whatif import Replay
 from decoding.engines.projections import read_projections
 from decoding.engines.slim import is_slim, materialise, read_head_ids
 from decoding.errors import UserError
+from decoding.files import sha256_of
 from decoding.lookahead import policy_files
-from decoding.lookahead.fitted import load_heads, need_head
+from decoding.lookahead.fitted import load_heads, make_policy, need_head
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ngrams import CELLS, FILE, N_LEVELS, Ngrams, read_ngrams, write_ngrams
 from decoding.lookahead.policy_files import read_policy, write_policy
 from tests.tiny_models import tiny_config
@@ -24,6 +31,7 @@ from training.align.draft_folder import save_slim, write_projections
 from training.align.recipes import Recipe, start_draft
 
 from .learned_heads import TUNED, make_features, make_file, make_head, make_weights
+from .runs import make_run
 
 HEAD = torch.tensor([3, 5, 8, 40])
 
@@ -244,18 +252,15 @@ def test_no_policies_and_those_of_other_weights_are_refused_where_a_lane_needs_t
         ("disco", lambda fields: fields.update(schema="other/9")),
         ("disco", lambda fields: fields.pop("tuned")),
         ("disco", lambda fields: fields.update(extra=1)),
-        ("disco", lambda fields: fields["tuned"].update(threshold=7)),
-        ("disco", lambda fields: fields["tuned"].update(sl_max="many")),
-        ("specdecpp", lambda fields: fields["tuned"].update(ledger=[[0.5, 0, []]])),
-        ("specdecpp", lambda fields: fields["tuned"].update(ledger="none")),
-        ("specdecpp", lambda fields: fields["architecture"].update(depth=-1)),
+        ("disco", lambda fields: fields.update(architecture=None)),
+        ("disco", lambda fields: fields["tuned"].pop("threshold")),
+        ("disco", lambda fields: fields["tuned"].update(sure_at=[[0.5]])),
+        ("specdecpp", lambda fields: fields["tuned"].update(threshold=math.nan)),
+        ("specdecpp", lambda fields: fields["architecture"].update(feature="warp")),
+        ("costaware", lambda fields: fields["tuned"].update(ledger=[[0.5, 0, []]])),
         ("costaware", lambda fields: fields["tuned"].update(next=[0.1, 0.2])),
-        ("costaware", lambda fields: fields["tuned"].update(this="none")),
-        ("costaware", lambda fields: fields["tuned"].pop("recent")),
-        ("costaware", lambda fields: fields.update(features=["p", "margin"])),
+        ("costaware", lambda fields: fields["tuned"].update(sl_max="many")),
         ("costaware", lambda fields: fields["tuned"]["first"].pop("missed")),
-        ("costaware", lambda fields: fields["tuned"].update(caution=0)),
-        ("costaware", lambda fields: fields.update(policy="disco")),
     ],
 )
 def test_a_damaged_description_is_reported(folder, policy, change):
@@ -267,6 +272,32 @@ def test_a_damaged_description_is_reported(folder, policy, change):
     assert policy not in heads and len(heads) == 2
     with pytest.raises(UserError, match="fit again"):
         need_head(policy, heads)
+
+
+JUNK = (None, "none", [], {}, [[]], -1)
+
+
+@pytest.mark.parametrize("policy", TUNED)
+def test_whatever_stands_in_a_description_it_is_reported_or_runs(folder, policy):
+    run, path, features, unused = make_run(), folder / f"{policy}.json", make_features(5, seed=1), 0
+    for guesses in run.chains["shallow"].lists():
+        guesses.scores[policy] = guesses.p
+    whole = json.loads(path.read_text())
+    places = [(part, name) for part in ("tuned", "architecture") for name in whole[part]]
+    for (part, name), junk in [
+        *product(places, JUNK),
+        (("tuned", "sl_max"), 10**400),
+        (("tuned", "threshold"), 10**400),
+    ]:
+        path.write_text(json.dumps(whole | {part: whole[part] | {name: junk}}))
+        heads = load_heads(folder, TARGET, DRAFT)
+        if policy in heads:
+            heads[policy].score_chain(features)
+            Replay(run.chains["shallow"]).simulate(run.costs, make_policy(parse_lane(policy), heads))
+        else:
+            unused += 1
+            assert "fit again" in heads.faults[policy]
+    assert unused > len(JUNK), "this damages what is read"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
@@ -293,26 +324,26 @@ def test_damaged_or_missing_weights_are_reported(folder):
         need_head("costaware", heads)
 
 
-NETWORK = ("costaware", 3)
+def damaged(weights: dict) -> Iterator[dict]:
+    """With one of them missing, of another size, or not finite."""
+    for name, array in weights.items():
+        yield {other: value for other, value in weights.items() if other != name}
+        yield weights | {name: array[:-1] if array.dtype == np.uint8 else array.repeat(70, axis=0)}
+        yield weights | {name: np.full_like(array, np.nan, dtype=np.float32)}
 
 
-@pytest.mark.parametrize(
-    "made, damage, words",
-    [
-        (["specdecpp"], lambda one: one.weights.update(block=np.zeros((3, 4), np.float32)), "fitting weights 'block'"),
-        (NETWORK, lambda one: one.weights.update(last=one.weights["last"][:-1]), "fit again"),
-        (NETWORK, lambda one: one.weights.update(alone=np.zeros(500, dtype=np.float32)), "fit again"),
-        (NETWORK, lambda one: one.weights.update(ngrams=one.weights["ngrams"][:-1]), "fit again"),
-        (NETWORK, lambda one: one.weights.update(ngrams=one.weights["ngrams"].astype(np.float32)), "fit again"),
-        (NETWORK, lambda one: one.features.append("entropy"), "fit again"),
-    ],
-)
-def test_weights_of_a_wrong_shape_are_reported(tmp_path, made, damage, words):
-    policy = make_file(*made)
-    damage(policy)
-    write_policy(tmp_path, policy)
-    with pytest.raises(UserError, match=words):
-        need_head(policy.policy, load_heads(tmp_path, TARGET, DRAFT))
+@pytest.mark.parametrize("policy, seed", [("disco", 0), ("specdecpp", 0), ("costaware", 0), ("costaware", 3)])
+def test_damaged_weights_are_reported(tmp_path, policy, seed):
+    file = make_file(policy, seed)
+    write_policy(tmp_path, file)
+    description = tmp_path / f"{policy}.json"
+    fields = json.loads(description.read_text())
+    for weights in damaged(file.weights):
+        content = save(weights)
+        (tmp_path / f"{policy}.safetensors").write_bytes(content)
+        description.write_text(json.dumps(fields | {"weights": sha256_of(content)}))
+        with pytest.raises(UserError, match="fit again"):
+            need_head(policy, load_heads(tmp_path, TARGET, DRAFT))
 
 
 def test_weights_that_are_not_finite_are_never_written(tmp_path):

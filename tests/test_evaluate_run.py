@@ -185,6 +185,15 @@ def test_the_folder_of_another_evaluation_is_refused(tmp_path):
         run(tmp_path, replace(OPTIONS, max_new_tokens=30))
 
 
+def test_a_folder_whose_prompts_have_changed_is_refused(tmp_path, monkeypatch):
+    run(tmp_path)
+    before = stages.load_suite
+    written = lambda *which: [replace(one, prompt=f"{one.prompt}, but longer") for one in before(*which)]  # noqa: E731
+    monkeypatch.setattr(stages, "load_suite", written)
+    with pytest.raises(UserError, match="prompts have changed"):
+        run(tmp_path)
+
+
 def test_with_no_time_one_prompt_of_each_split_is_simulated_and_none_timed(tmp_path):
     for n in (1, 2):  # one more each time
         result = run(tmp_path, replace(OPTIONS, chain_minutes=0.0, minutes=0.0))[1]
@@ -250,7 +259,8 @@ def test_stopped_drafts_go_on_too(tmp_path):
 
 def test_a_learned_policy_without_a_number_gets_the_one_for_these_costs(monkeypatch):
     assert {"disco", "disco:0.5"} < set(candidates_of("disco")) and "costaware:1.2" in candidates_of("costaware")
-    for own in ("disco:0.5", "specdecpp:auto", "costtree", "heuristic", "oracle:best"):
+    assert candidates_of("specdecpp:auto")[1:] == candidates_of("specdecpp")[1:] != []
+    for own in ("disco:0.5", "costtree", "heuristic", "oracle:best"):
         assert candidates_of(own) == [own]
     monkeypatch.setattr("decoding.evaluation.choices.best_of", lambda lanes, *_: max(lanes))
     assert tuned_lanes(["disco", "heuristic"], [], COSTS) == {"disco": "disco:0.99", "heuristic": "heuristic"}

@@ -11,17 +11,23 @@ from hypothesis import strategies as st
 from decoding.errors import UserError
 from decoding.records.events import Event
 from decoding.records.run_file import load_run, to_plain
-from decoding.records.trace import Iteration, Token
 from tests.page_fakes import pair_in
 from tests.runs import make_run
-from viz.learn.lessons import LESSONS, MAX_BYTES, known_facts, lesson_faults, read_lesson, shipped_lessons
-from viz.learn.roles import GAINED, KINDS, SECOND, find_roles, missing_sights, second_held, shows, wanted_by
-from viz.tools.lessons import NEEDED, Needed, record, requests_for
+from viz.learn.lessons import (
+    LESSONS,
+    MAX_BYTES,
+    OWN_RECORDINGS,
+    known_facts,
+    lesson_faults,
+    read_lesson,
+    shipped_lessons,
+)
+from viz.tools.lessons import NEEDED, Needed, missing_recordings, record
 
 
 def a_lesson(**changes):
     steps = [{"title": "One", "text": ["The best SL is {best_sl}."]}]
-    return dict(id="mine", title="Mine", about="about", minutes=3, recording="everyday", steps=steps) | changes
+    return dict(id="mine", title="Mine", about="about", minutes=3, recording="some-run", steps=steps) | changes
 
 
 def refused(lesson) -> str:
@@ -155,84 +161,32 @@ def test_a_number_written_in_a_lesson_is_that_of_the_fact_or_the_lane_that_it_is
 
 # -- recordings
 
-ALWAYS_RIGHT, NEVER_RIGHT = make_run(match=1.0, identifier="right"), make_run(match=0.0, identifier="wrong")
-
 
 class Scripted:
-    """A backend that answers each comparison with the next of some runs."""
+    """A backend whose comparisons end with this run, or fail without one."""
 
-    def __init__(self, *runs):
-        self.runs = list(runs)
+    def __init__(self, run=None):
+        self.run = run
 
     def compare(self, request, cancel, run_id=None):
-        run = self.runs.pop(0)
         yield Event(run_id, 0, "queued", {"place": 0})
         gone = "failed", {"message": "The draft is gone."}
-        yield Event(run_id, 1, *(("finished", {"run": to_plain(run)}) if run else gone))
+        yield Event(run_id, 1, *(("finished", {"run": to_plain(self.run)}) if self.run else gone))
 
 
-@pytest.fixture
-def pair(tmp_path):
-    return pair_in(tmp_path)
-
-
-def needed(tries: int) -> Needed:
-    settings = {"prompt": "any text", "lanes": ["autoregressive", "static:5"]}
-    return Needed("mine", "everyday", "Mine", "it", settings, [{"seed": seed} for seed in range(tries)])
-
-
-LESSON = ({"recording": "everyday", "steps": [{"show": {"lane": "static:5", "find": "wasted"}}]},)
-
-
-def test_what_a_lesson_looks_for_decides_which_run_it_gets():
-    runs = [ALWAYS_RIGHT, NEVER_RIGHT]
-    for kind, identifier in (("full", "right"), ("burst", "right"), ("wasted", "wrong"), ("rejection", "wrong")):
-        wanted = {"everyday": [("static:5", kind)]}
-        assert find_roles(runs, wanted)["everyday"] == identifier, kind
-    assert shows(ALWAYS_RIGHT, "static:1", "short") and not shows(ALWAYS_RIGHT, "oracle", "short")
-    assert not shows(ALWAYS_RIGHT, "no-such-draft/static:1", "short")
-
-
-def test_what_no_run_shows_is_named():
-    assert missing_sights([NEVER_RIGHT], LESSON) == []
-    (said,) = missing_sights([ALWAYS_RIGHT], LESSON)
-    assert said == "right (everyday) has no iteration of the kind wasted in its lane static:5."
-    (said,) = missing_sights([ALWAYS_RIGHT], ({"recording": "coupling", "steps": [{}]},))
-    assert said == "No recording is of the kind coupling."
-
-
-def test_it_is_tried_until_a_run_shows_what_the_lesson_is_about(pair, tmp_path):
-    said = record(needed(3), pair, Scripted(ALWAYS_RIGHT, NEVER_RIGHT), tmp_path, LESSON)
-    assert "seed 1" in said
-    assert load_run(tmp_path / "mine.json").lanes == NEVER_RIGHT.lanes
-
-
-def test_a_recording_that_fails_leaves_the_old_one(pair, tmp_path):
-    record(needed(1), pair, Scripted(NEVER_RIGHT), tmp_path, LESSON)
+def test_a_recording_that_fails_leaves_the_old_one(tmp_path):
+    needed = Needed("mine", "Mine", "it", {"prompt": "any text", "lanes": ["autoregressive", "static:5"]})
+    pair = pair_in(tmp_path)
+    record(needed, pair, Scripted(make_run(identifier="other")), tmp_path)
+    assert load_run(tmp_path / "mine.json").id == "mine"
     before = (tmp_path / "mine.json").read_bytes()
-    with pytest.raises(UserError, match="none of 2 runs shows"):
-        record(needed(2), pair, Scripted(ALWAYS_RIGHT, ALWAYS_RIGHT), tmp_path, LESSON)
     with pytest.raises(UserError, match="The draft is gone"):
-        record(needed(1), pair, Scripted(None), tmp_path, LESSON)
+        record(needed, pair, Scripted(), tmp_path)
     assert (tmp_path / "mine.json").read_bytes() == before
 
 
-def test_the_command_s_recordings_are_of_the_kinds_that_lessons_name():
-    kinds = {step.get("recording", lesson["recording"]) for lesson in shipped_lessons() for step in lesson["steps"]}
-    assert {one.role for one in NEEDED} <= kinds
-    assert all(requests_for(one, "toy")[0].prompt for one in NEEDED)
-    assert {kind for sights in wanted_by(shipped_lessons()).values() for _, kind in sights} <= {*KINDS, SECOND, GAINED}
-
-
-@pytest.mark.parametrize(
-    ("parents", "p", "held"),
-    [
-        ([-1, -1], [0.3, 0.5], True),
-        ([-1, -1], [0.5, 0.3], False),
-        ([-1, 0], [0.3, 0.5], False),
-        (None, [0.3, 0.5], False),
-    ],
-)
-def test_a_second_guess_held_if_a_sibling_was_likelier(parents, p, held):
-    guesses = [Token(id=1, fate="accepted", p_draft=p[0]), Token(id=2, fate="rejected", p_draft=p[1])]
-    assert second_held(Iteration(0, guesses, Token(id=3, fate="correction"), "policy", parents=parents)) is held
+def test_a_recording_that_a_lesson_names_and_that_is_missing_is_named(tmp_path):
+    assert missing_recordings(OWN_RECORDINGS, shipped_lessons()) == []
+    missing = missing_recordings(tmp_path, shipped_lessons())
+    assert "The lesson tree names the recording lesson-tree, which is missing." in missing
+    assert len(missing) == len(NEEDED), "the command records all that the showcase lacks"

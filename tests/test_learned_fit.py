@@ -16,7 +16,7 @@ from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
-from decoding.fit.candidates import fitter_of
+from decoding.fit.candidates import fitter_of, head_of
 from decoding.fit.costaware import recent_along, train_network, train_table
 from decoding.fit.data import LiveCollector, ParallelCollector, Positions, rows_of, split_texts
 from decoding.fit.disco import train_disco
@@ -38,7 +38,7 @@ from decoding.records.trace import Chain, Guesses
 
 from .commands import command
 from .feature_pair import WIDTH, load_feature_pair
-from .learned_heads import make_features, make_heads, make_weights
+from .learned_heads import make_architecture, make_features, make_heads, make_weights
 from .tiny_models import make_tiny_pair
 from .toy import quick_run
 
@@ -332,12 +332,10 @@ def test_the_recent_match_rate_is_that_before_each_guess():
 
 @pytest.mark.parametrize(("policy", "seed"), [("disco", 0), ("specdecpp", 0), ("costaware", 0), ("costaware", 2)])
 def test_calibration_is_folded_into_the_heads_last_layer(policy, seed):
-    architecture = {"depth": 2, "inputs": "logarithms", "feature": "p", "features": ["p"]}
-    trained = Trained(make_weights(policy, seed), 0.0, architecture, {})
+    trained = Trained(make_weights(policy, seed), 0.0, make_architecture(), {})
     platt, features = Platt(0.5, 0.3), make_features(6)
-    fitter = fitter_of(policy)
-    calibrated = replace(trained, weights=fitter.calibrate(trained.weights, platt))
-    before, after = (fitter.make_head(one).score_chain(features) for one in (trained, calibrated))
+    calibrated = replace(trained, weights=fitter_of(policy).calibrate(trained.weights, platt))
+    before, after = (head_of(policy, one).score_chain(features) for one in (trained, calibrated))
     np.testing.assert_allclose(after, platt.apply(before), rtol=1e-4)
 
 

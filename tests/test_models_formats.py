@@ -77,9 +77,7 @@ def test_every_format_runs_a_model_close_to_float32_with_rows_that_keep_their_bi
     assert keeps_bits(model)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda weight: find_format("float16").linear([weight.float()], None, [None]), half_head]
-)
+@pytest.mark.parametrize("make", [lambda weight: find_format("float16").linear(weight.float(), None), half_head])
 def test_two_bytes_hold_a_bfloat16_checkpoint_but_for_the_smallest_numbers(make):
     weight = (torch.randn(500, 96, generator=torch.Generator().manual_seed(1)) * 0.05).bfloat16()
     unit = torch.eye(96)
@@ -100,7 +98,7 @@ HELD = {  # a weight as a format holds it, and how far its products may be from 
 def test_biases_and_fused_operations_are_those_of_the_plain_product(name):
     generator, one, (held, tolerance) = torch.Generator().manual_seed(2), find_format(name), HELD[name]
     weight, bias, x, other = (torch.randn(*size, generator=generator) for size in ((48, 64), (48,), (5, 64), (5, 48)))
-    linear, x, other = one.linear([weight], bias, [None]), x.to(one.compute), other.to(one.compute)
+    linear, x, other = one.linear(weight, bias), x.to(one.compute), other.to(one.compute)
     y = linear(x)
     exact = torch.nn.functional.linear(x.float(), held(weight), bias)
     torch.testing.assert_close(y.float(), exact, atol=tolerance, rtol=tolerance / 5)
@@ -207,7 +205,7 @@ class Sociable(DenseLinear):
 def test_a_format_whose_rows_depend_on_their_company_is_left_out(timed, monkeypatch):
     seconds, trials = timed
     seconds["float16"] = 0.1
-    monkeypatch.setattr(type(find_format("float16")), "linear", lambda self, weights, *_: Sociable(torch.cat(weights)))
+    monkeypatch.setattr(type(find_format("float16")), "linear", lambda self, weight, bias: Sociable(weight))
     assert choose(random_model(CONFIGS["llama"]), "float16", "float32") == "float32"
     assert trials == [["float32"]]
 

@@ -1,4 +1,4 @@
-"""Four-bit weights: exactly the file's own, lossless in their format, refused in a sentence where they cannot be."""
+"""Four-bit weights: the levels of the model's file, lossless in their format, refused where they cannot be."""
 
 import json
 from dataclasses import asdict, replace
@@ -15,8 +15,7 @@ from decoding.comparison import kept_texts
 from decoding.comparison.kept_costs import KnownCosts
 from decoding.comparison.kept_texts import KeptTexts
 from decoding.engines.choosing import target_formats
-from decoding.engines.formats.int4 import GROUP, Groups, Int4Linear, joined, round_to_groups
-from decoding.engines.gguf import read_groups
+from decoding.engines.formats.int4 import GROUP, Int4Linear, round_to_groups
 from decoding.engines.invariance import keeps_bits
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
@@ -28,7 +27,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
 from tests.commands import command
 from tests.lean_models import lean, random_model
-from tests.tiny_gguf import HEADS, LAYERS, write_gguf
+from tests.tiny_gguf import write_gguf
 from tests.tiny_models import make_tiny_pair
 from viz.settings import command_line
 
@@ -52,6 +51,13 @@ def file(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def tensors():
+    """Of the chat model's file, by name."""
+    path = read_record(find_pair("smollm2-135m").target).packaged()
+    return {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+
+
+@pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     return make_tiny_pair(tmp_path_factory.mktemp("pair"), intermediate=64)
 
@@ -60,48 +66,27 @@ def load(folders, **options):
     return load_pair(target=folders[0], draft=folders[1], device="cpu", threads=1, **{"dtype": "int4", **options})
 
 
-def llama_cpp_matrix(tensor: gguf.ReaderTensor, heads: int | None) -> torch.Tensor:
-    """llama.cpp's own dequantisation, rows of queries and keys in transformers' order."""
-    weight = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
-    if heads is None:
-        return weight
-    half = weight.shape[0] // heads // 2
-    order = [head * 2 * half + 2 * i + side for head in range(heads) for side in (0, 1) for i in range(half)]
-    return weight[order]
+@pytest.mark.parametrize("name", ["blk.17.attn_v.weight", "blk.29.ffn_down.weight"])
+def test_the_chat_models_layers_keep_the_sixteen_levels_of_their_file(tensors, name):
+    """The weights come unpacked to bfloat16 and are rounded again; only scale and zero differ, by that rounding."""
+    blocks = torch.from_numpy(tensors[name].data.copy()).unflatten(-1, (-1, 4 + GROUP // 2))
+    pairs = blocks[..., 4:]  # a block: scale and least value in float16, then two levels a byte
+    weight = torch.from_numpy(gguf.quants.dequantize(tensors[name].data, tensors[name].tensor_type))
+    groups = round_to_groups(weight.bfloat16())
+    assert torch.equal(groups.levels, torch.cat([pairs & 15, pairs >> 4], dim=-1).flatten(1))
+    assert (groups.rounded().dequantised() - weight).abs().max() < weight.abs().max() * 2**-7
+    held = Int4Linear(groups)(torch.eye(weight.shape[1], dtype=torch.bfloat16)).T
+    assert torch.equal(held, groups.rounded().dequantised().bfloat16())
 
 
-def test_the_chat_models_file_is_held_as_it_is(monkeypatch):
-    path = read_record(find_pair("smollm2-135m").target).packaged()
-    reader = gguf.GGUFReader(path)
-    monkeypatch.setattr(gguf, "GGUFReader", {path: reader}.get)  # read once: its list of tokens takes seconds
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    found = read_groups(path, 9, 3)
-    assert len(found) == 7 * 30
-    for layer, short, module, heads in (
-        (0, "attn_q", "self_attn.q_proj", 9),
-        (29, "attn_k", "self_attn.k_proj", 3),
-        (17, "attn_v", "self_attn.v_proj", None),
-        (29, "ffn_down", "mlp.down_proj", None),
-    ):
-        groups = found[f"model.layers.{layer}.{module}"]
-        expected = llama_cpp_matrix(tensors[f"blk.{layer}.{short}.weight"], heads)
-        torch.testing.assert_close(groups.dequantised(), expected, atol=1e-6, rtol=1e-6)
-        linear = Int4Linear(groups)
-        held = linear(torch.eye(expected.shape[1], dtype=torch.bfloat16)).T
-        assert torch.equal(held, groups.rounded().dequantised().bfloat16())  # nothing but scale and zero is rounded
-        near = expected.abs().amax() * 2**-7
-        assert (groups.rounded().dequantised() - expected).abs().max() < near
-
-
-def test_a_whole_model_from_a_file_computes_with_the_files_weights(file):
+def test_a_whole_model_from_a_file_computes_with_rounded_weights(file):
     pair = load((str(file), str(file)))
     assert (pair.target.info.dtype, pair.target.info.source) == ("int4", "tiny, from Q4_1")
     assert pair.target.note is None and pair.draft().info.dtype != "int4"
-    groups = read_groups(file, HEADS, HEADS)
-    assert len(groups) == 7 * LAYERS
     hf_model = AutoModelForCausalLM.from_pretrained(pair.target_folder, dtype=torch.float32)
-    for name, held in groups.items():
-        hf_model.get_submodule(name).weight.data.copy_(held.rounded().dequantised())
+    for name, module in hf_model.model.layers.named_modules():
+        if name.endswith("_proj"):
+            module.weight.data = round_to_groups(module.weight).rounded().dequantised()
     text = list(range(20, 50))
     with torch.inference_mode():
         expected = hf_model(torch.tensor([text])).logits[0, -1]
@@ -117,8 +102,6 @@ def test_rounding_takes_the_nearest_of_sixteen_values():
     assert torch.equal(again.levels, groups.levels)
     flat = round_to_groups(torch.full((16, GROUP), 0.25))  # a group of one value
     assert torch.equal(flat.dequantised(), torch.full((16, GROUP), 0.25))
-    below = joined([groups, groups])
-    assert below.levels.shape == (32, 2 * GROUP) and isinstance(below, Groups)
 
 
 def test_a_drafts_reduced_head_takes_eight_bits():

@@ -11,6 +11,7 @@ import tempfile
 import textwrap
 import time
 import zlib
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import product
 from pathlib import Path
@@ -23,7 +24,6 @@ from decoding.records.proposal import depths_of
 from decoding.records.run_file import run_from_json, save_run
 from viz.export import run_csv
 from viz.learn.lessons import OWN_RECORDINGS, shipped_lessons
-from viz.learn.roles import find_roles, readable_runs
 from viz.learn.tab import learn_answers
 from viz.server_functions import answers
 from viz.session import Visits
@@ -209,24 +209,21 @@ def test_a_malformed_question_is_answered_with_a_sentence(functions, name, query
     assert "our fault" not in answer["error"]
 
 
+def test_figures_are_those_of_all_timings_so_far(store, functions):
+    whole = make_run(identifier="mine", lanes=LANES, repeats=3)
+    first = replace(whole, lanes=[replace(trace, repeats=trace.repeats[:1]) for trace in whole.lanes])
+    for run in (replace(first, chains={}), first, whole):
+        store.add(run)
+        assert functions["figures"]({"run": "mine"})["figures"] == store.drawn("figures", "mine")
+
+
 # -- the Learn tab's requests
 
 
-def test_the_index_names_runs_lessons_and_what_each_run_shows(learn):
+def test_the_index_names_runs_and_lessons(learn):
     index = learn["learn_index"]({})
     assert [one["id"] for one in index["recordings"]][:2] == ["quick", "slow"]
     assert [lesson["id"] for lesson in index["lessons"]] == [lesson["id"] for lesson in shipped_lessons()]
-    assert index["roles"]["burst"] == "quick"
-    assert index["roles"]["loses"] == "slow"
-
-
-def test_the_lessons_bring_the_runs_that_they_need():
-    own = RecordedBackend(OWN_RECORDINGS)
-    roles = find_roles(readable_runs(own))
-    assert {"everyday", "sampling", "coupling", "drafts", "loses"} <= set(roles)
-    guesses = [one for trace in own.load(roles["sampling"]).lanes for it in trace.iterations for one in it.drafted]
-    chances = [one.accept_probability for one in guesses if one.accept_probability is not None]
-    assert min(chances) < 1, "the lesson shows a guess that is kept with a probability below 1"
 
 
 def test_a_run_comes_with_what_its_replay_needs(learn):
@@ -254,12 +251,9 @@ def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(learn):
     assert "default-src 'none'" in page["text"]
 
 
-def test_an_exported_lesson_holds_the_runs_of_all_its_steps(learn):
-    lesson = next(one for one in shipped_lessons() if one["id"] == "one-sl")
-    asked = {"lesson": json.dumps(lesson), "run": "quick", "roles": {"everyday": "quick", "loses": "slow", "x": "y"}}
-    page = learn["learn_export"](asked)["text"].replace(" ", "")
-    assert '"roles":{"everyday":"quick","loses":"slow"}' in page
-    assert page.count('"id":"slow"') == 1 and '"id":"quick"' in page
-    assert "error" in learn["learn_export"](asked | {"roles": {"loses": "../../etc"}})
-    alone = learn["learn_export"](asked | {"roles": {"loses": ["slow"]}})["text"].replace(" ", "")
-    assert '"id":"slow"' not in alone
+def test_an_exported_lesson_holds_the_recordings_that_it_names_and_that_are_here(learn):
+    first, *others = shipped_lessons()[0]["steps"]
+    steps = [first | {"recording": "slow"}, *(one | {"recording": "elsewhere"} for one in others)]
+    lesson = shipped_lessons()[0] | {"steps": steps}
+    page = learn["learn_export"]({"lesson": json.dumps(lesson), "run": "quick"})["text"].replace(" ", "")
+    assert page.count('"id":"slow"') == page.count('"id":"quick"') == 1

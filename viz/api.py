@@ -97,8 +97,7 @@ def argument(setting: Setting) -> Parameter:
 async def _read(stream: EventStream[Event], unread: Unread) -> AsyncIterator[dict[str, Any]]:
     """The events of ``stream`` for programs, merged and numbered, as long as they are fetched."""
     seq = 0
-    async for _, after, batch in batches(stream):
-        stream.forget(after)
+    async for _, _, batch in batches(stream):
         for event in batch:
             yield {"run": stream.run, "seq": seq, **keyed_items(event)}
             seq += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -62,19 +62,15 @@ def export_lesson(
     lesson: dict[str, Any],
     payload: dict[str, Any],
     others: Sequence[dict[str, Any]] = (),
-    roles: Mapping[str, str] | None = None,
 ) -> str:
-    """The lesson's page, one file.
-
-    ``payload``: its first run; ``others``: those of further steps; ``roles``: {name in the lesson: id}.
-    """
+    """The lesson's page, one file. ``payload``: its first run; ``others``: the further recordings that it names."""
     return document(
         title=f"Speculoscope: {lesson['title']}",
         css=player_css() + learn_css(),
         js=learn_js(),
         body='<div id="learn"></div>',
         data={
-            "index": {"recordings": [], "roles": dict(roles or {}), "lessons": [lesson]},
+            "index": {"recordings": [], "lessons": [lesson]},
             "payloads": [payload, *others],
         },
         start=_LESSON,
@@ -93,13 +89,13 @@ def run_csv(run: Run) -> str:
     writer.writerow(COLUMNS)
     for trace in run.lanes:
         for number, iteration in enumerate(trace.iterations):
-            depths = depths_of(iteration.parents) if iteration.parents else range(iteration.n_drafted)
-            places = [*depths, iteration.n_accepted]
+            drafted, accepted = iteration.n_drafted, iteration.n_accepted  # each counts all guesses of the iteration
+            places = [*(depths_of(iteration.parents) if iteration.parents else range(drafted)), accepted]
             for index, token in enumerate(iteration.all_tokens):
                 known = run.vocab.get(token.id)
                 where = (_safe(trace.lane), number, index, iteration.start + places[index])
                 what = (token.id, json.dumps(known.text if known else ""), *(getattr(token, name) for name in OF_TOKEN))
-                writer.writerow([*where, *what, iteration.n_drafted, iteration.n_accepted, iteration.holds])
+                writer.writerow([*where, *what, drafted, accepted, iteration.holds])
     return out.getvalue()
 
 

@@ -125,7 +125,6 @@ async def make_run(
         at = 0
         while events := await stream.read(at):
             last, at = events[-1], at + len(events)
-            stream.forget(at)
     run = await asyncio.to_thread(run_of_events, [last])
     if run is None:
         raise UserError("The run was stopped.")

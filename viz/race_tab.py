@@ -133,15 +133,17 @@ class _RaceTab:
         prompt.change(js=js, inputs=[prompt, list_], outputs=list_, **IN_BROWSER)
 
     def wire_set_here(self, page: gr.Blocks) -> None:
-        """Every visit shows what the machine's costs have chosen by then."""
+        """Every visit, and every run as it starts, shows what the machine's costs have chosen by then."""
 
-        def shown() -> tuple[Any, Any]:
-            pairs = self.backend.pairs()
-            chosen = set_here(pairs)
-            choices = lane_choices(pairs, self.examples)
-            return gr.Markdown(chosen, visible=bool(chosen)), gr.Dropdown(choices=choices)
+        def sentence() -> Any:
+            chosen = set_here(self.backend.pairs())
+            return gr.Markdown(chosen, visible=bool(chosen))
 
-        page.load(shown, None, [self.form.set_here, self.form.fields["lanes"]], **QUIET)
+        def choices() -> Any:
+            return gr.Dropdown(choices=lane_choices(self.backend.pairs(), self.examples))
+
+        gr.on([page.load, self.form.run.click], sentence, None, self.form.set_here, **QUIET)
+        page.load(choices, None, self.form.fields["lanes"], **QUIET)
 
     def wire_facts(self, page: gr.Blocks) -> None:
         """The models and the seconds of the run that the form asks for."""

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from decoding.analysis.steadiness import timings
 from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
 
@@ -53,7 +54,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     """
 
     @functools.lru_cache(maxsize=8)  # visitors mostly look at the same recordings
-    def figures_of(run: str) -> list[dict[str, Any]]:
+    def figures_of(run: str, timings: int, chains: int) -> list[dict[str, Any]]:  # while it runs, a run has ever more
         return store.drawn("figures", run)
 
     @answered
@@ -71,7 +72,8 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
 
     @answered
     def figures(query: Query) -> Answer:
-        return {"figures": figures_of(store.get(query.get("run")).id)}
+        run = store.get(query.get("run"))
+        return {"figures": figures_of(run.id, timings(run), len(run.chains))}
 
     @answered
     def missed(query: Query) -> Answer:

@@ -24,15 +24,12 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING = 24
 POLL_S = 0.1  # interval at which a waiting stream checks its cancel flag
-INBOX_SIZE = 2000  # events that a reader may lag behind before the worker waits for it
-STALL_S = 20.0  # how long the worker waits for a reader that does not read
 UNHEEDED_S = 30.0  # how long a cancelled job may continue before its process is killed
 SILENT_S = 60.0  # how long a worker at work may give no sign of life before it is replaced
 SILENT = (
     "The process that runs the models did not respond for a minute and was ended. The part that was decoded is "
     "shown; a new process starts with the next run."
 )
-UNREAD = "The results were not read for too long, so the run was ended: start it again."
 
 
 @dataclass(eq=False)
@@ -41,18 +38,13 @@ class _Job:
     kind: str
     options: dict[str, Any]
     run_id: str
-    inbox: queue.Queue[tuple[Kind, dict[str, Any]]] = field(default_factory=lambda: queue.Queue(INBOX_SIZE))
-    abandoned: bool = False  # it no longer has a reader
+    inbox: queue.SimpleQueue[tuple[Kind, dict[str, Any]]] = field(default_factory=queue.SimpleQueue)
     cancelled: bool = False  # its process was asked to end it
     ending: str = ""  # the sentence with which it fails, if it was not its reader who ended it
     over: bool = False  # its last event has come
 
     def post(self, kind: Kind, **data: Any) -> None:
-        """Adds an event unless the reader lags too far behind."""
-        try:
-            self.inbox.put_nowait((kind, data))
-        except queue.Full:
-            self.abandoned = True
+        self.inbox.put((kind, data))
 
 
 class LocalBackend(Backend):
@@ -87,7 +79,7 @@ class LocalBackend(Backend):
             yield "queued", {"place": place}
             yield from self._follow(job, cancel)
         finally:
-            self._leave(job)
+            self._withdraw(job)
 
     def prepare(self) -> None:
         with self._lock:
@@ -132,9 +124,6 @@ class LocalBackend(Backend):
             try:
                 kind, data = job.inbox.get(timeout=POLL_S)
             except queue.Empty:
-                if job.abandoned:
-                    yield "failed", {"message": UNREAD}
-                    return
                 continue
             if kind == "cancelled" and job.ending:
                 kind, data = "failed", {"message": job.ending}
@@ -178,16 +167,6 @@ class LocalBackend(Backend):
             job.cancelled = True
             self._worker.send({"cancel": job.number})
             _later(UNHEEDED_S, lambda: self._kill(job))
-
-    def _leave(self, job: _Job) -> None:
-        """``job``, finished or not, has lost its reader."""
-        job.abandoned = True
-        self._withdraw(job)
-        while not job.inbox.empty():  # releases a reader thread that waits for room
-            try:
-                job.inbox.get_nowait()
-            except queue.Empty:
-                break
 
     def _kill(self, job: _Job) -> None:
         with self._lock:
@@ -248,19 +227,10 @@ class LocalBackend(Backend):
         if worker is not self._worker or job is None or message["job"] != job.number:
             return
         job.over = message["kind"] in LAST_KINDS
-        if not job.abandoned:
-            self._deliver(job, message["kind"], message["data"])
+        job.post(message["kind"], **message["data"])
         if job.over:
             with self._lock:
                 self._next()
-
-    def _deliver(self, job: _Job, kind: Kind, data: dict[str, Any]) -> None:
-        """Waits for room in a slow reader's inbox; abandons a reader that does not read at all."""
-        try:
-            job.inbox.put((kind, data), timeout=STALL_S)
-        except queue.Full:
-            job.abandoned = True
-            self._withdraw(job)
 
     def _on_end(self, worker: WorkerProcess) -> None:
         with self._lock:

@@ -86,7 +86,6 @@ class Device:
                 for line in lines:
                     yield line
                 at += len(lines)
-                stream.forget(at)
         finally:
             if watch is not None:
                 watch.cancel()

@@ -95,8 +95,7 @@ class RecordedBackend(Backend):
         """The recorded run of that id. Raises UserError."""
         known = IDENTIFIER.fullmatch(identifier) and f"{identifier}.json" != INDEX
         if not known or not self._path(identifier).is_file():
-            names = ", ".join(info.id for info in self.recordings()) or "none"
-            raise UserError(f"There is no recording '{identifier[:64]}'. There are: {names}.")
+            raise UserError(f"There is no recording '{identifier[:64]}': choose one of the examples.")
         return self._read(identifier)
 
     def _check(self, request: CompareRequest) -> None:

@@ -136,7 +136,7 @@ class _Follower:
                 pass  # it is gone, or this backend was closed: the server's grace period ends the run
 
     def _read(self) -> RawEvents:
-        """One batch of the server's events. A backend never sends an empty one: that counts as a broken connection."""
+        """The server's events, as far as the connection lasts. An answer without any counts as a broken connection."""
         heard = False
         with self._client.stream("GET", f"/runs/{self._run}/events", params={"from": self._at}) as response:
             _check(response)

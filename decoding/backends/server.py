@@ -1,13 +1,12 @@
 """A backend served over HTTP: ``python -m decoding serve`` on the machine with the GPU.
 
     PUT    /runs/ID                 {"kind": "compare", "options": {...}}   start; again with the same ID: no effect
-    GET    /runs/ID/events?from=N   NDJSON, the events from number N on; acknowledges all before N
+    GET    /runs/ID/events?from=N   NDJSON, the events from number N on, to the run's last
     DELETE /runs/ID                 cancel, or forget a finished run
     GET    /pairs, GET /health, GET /metrics (for Prometheus)
 
-A stream of events ends after a batch, and the client requests the next one, which acknowledges all events before it. So
-the buffer is bounded, and a broken connection loses nothing. When the buffer is full the run waits. A run without a
-reader is cancelled after a grace period.
+All events of a run are kept until it is forgotten, so a broken connection loses nothing: the client asks for those from
+the first that it lacks. A run without a reader is cancelled, or if it has finished forgotten, after a grace period.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class Limits:
 
     max_runs: int = 32  # running or waiting
     any_model: bool = False  # whether a client may name its own target and draft
-    window: int = 1000  # events kept for a client that has not acknowledged them
     grace_s: float = 20.0  # how long a run continues without a reader
     heartbeat_s: float = 0.5
 
@@ -67,34 +65,30 @@ class Session:
         self.stream, self.body = stream, body
         self._limits, self._forget = limits, forget
         self._reader = 0  # a newer reader takes over from an older one
+        self.is_read = False  # a reader was given the last event
         self._expire_later()
 
     def take_over(self, start: int) -> int:
-        """Registers a new reader and acknowledges all events before ``start``; returns the reader's number."""
-        if start < self.stream.first:
-            raise HTTPException(410, f"Event {start} was read before and is no longer kept: start the run again.")
+        """Registers a new reader, from event ``start`` on; returns the reader's number."""
         if start > self.stream.next:
             raise HTTPException(400, f"Event {start} does not exist yet: request {self.stream.next}.")
-        self.stream.forget(start)
         self._reader += 1
         return self._reader
 
     async def lines(self, start: int, reader: int) -> AsyncGenerator[str, None]:
-        """Lines from number ``start`` on, at most half a window of them; heartbeats in between."""
-        at, end = start, start + max(1, self._limits.window // 2)
+        """Lines from number ``start`` on, to the run's last; heartbeats in between."""
+        at = start
         try:
-            while at < end:
+            while reader == self._reader:
                 try:
-                    lines = await asyncio.wait_for(self.stream.read(at, end), self._limits.heartbeat_s)
-                except asyncio.TimeoutError:
-                    lines = [HEARTBEAT] if reader == self._reader else []
-                else:
+                    lines = await asyncio.wait_for(self.stream.read(at), self._limits.heartbeat_s)
                     at += len(lines)
-                if not lines or reader != self._reader:
+                except asyncio.TimeoutError:
+                    lines = [HEARTBEAT]
+                if not lines:
                     return
+                self.is_read = self.stream.ended and at == self.stream.next
                 yield "".join(lines)
-                if self.stream.ended and at == self.stream.next:
-                    return
         finally:
             if reader == self._reader:
                 self._expire_later()
@@ -142,7 +136,7 @@ class Sessions:
                 raise HTTPException(503, sentence)
             kind, options = _read_body(body, self._limits)
             self._backend.check_job(kind, options)
-            stream = EventStream(run, partial(self._events, run, kind, options), _line, self._limits.window)
+            stream = EventStream(run, partial(self._events, run, kind, options), _line)
             self._known[run] = Session(stream, body, self._limits, self._forget)
             await stream.read(0)  # it is in the queue now
 
@@ -281,7 +275,7 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any) -> None:
     async def cancel(run: str) -> None:
         session = app.state.sessions.get(run)
         session.stream.cancel.set()
-        if session.stream.ended:
+        if session.is_read:  # else the end of the run has crossed with this request: its reader gets it
             session.expire()
 
 

@@ -131,7 +131,7 @@ def _in_own_form(event: Any, run: str) -> tuple[Any, dict[str, Any]]:
         kind, data = event["kind"], dict(event["data"])
         if kind == "iterations":
             data["items"] = [data["items"][at] for at in sorted(data["items"], key=int)]
-        if kind == "finished":
+        if kind in ("replay", "finished"):
             data["run"] = {**data["run"], "id": run}
             run_from_dict(data["run"])
     except (KeyError, ValueError, AttributeError) as error:

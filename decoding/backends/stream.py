@@ -7,8 +7,8 @@ import contextvars
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Generic, TypeVar
 
 from ..errors import UserError, sentence_of
@@ -23,11 +23,11 @@ NO_END = "The run ended without a result. Start it again; the server's log may h
 class EventStream(Generic[Item]):
     """The numbered events of one run, from a thread that makes them to readers in the event loop.
 
-    A reader asks for the events from a number on, as often as it likes, so a broken connection loses nothing. Events
-    are kept until :meth:`forget`. With a ``window``, the run waits while that many are kept. ``encode`` makes of each
-    event what readers get, in the run's thread. The run begins at once; setting ``cancel`` ends it.
+    A reader asks for the events from a number on, as often as it likes, so a broken connection loses nothing: all
+    events are kept until :meth:`close`, and no reader holds the run up. ``encode`` makes of each event what readers
+    get, in the run's thread. The run begins at once; setting ``cancel`` ends it.
 
-    All methods are for the event loop in which the stream was made.
+    All methods are for the event loop in which the stream was made, and all that has come changes in it alone.
     """
 
     def __init__(
@@ -35,17 +35,14 @@ class EventStream(Generic[Item]):
         run: str,
         events: Callable[[threading.Event], Iterator[Event]],
         encode: Callable[[Event], Item],
-        window: int | None = None,
     ) -> None:
         self.run = run
         self.cancel = threading.Event()
-        self.first = 0  # number of the oldest event that is kept
         self.ended = False  # the last event has come
         self.over = asyncio.Event()  # the thread that makes the events has ended
         self._closed = False
-        self._events, self._encode, self._window = events, encode, window
-        self._kept: deque[Item] = deque()
-        self._room = threading.Condition()  # guards what is kept
+        self._events, self._encode = events, encode
+        self._kept: list[Item] = []
         self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
         context = contextvars.copy_context()  # ZeroGPU finds the visitor, whose quota is used, in the context
         threading.Thread(target=context.run, args=(self._fill,), name=f"run-{run}", daemon=True).start()
@@ -53,54 +50,31 @@ class EventStream(Generic[Item]):
     @property
     def next(self) -> int:
         """The number of the next event to come."""
-        with self._room:
-            return self.first + len(self._kept)
+        return len(self._kept)
 
     def kept(self, start: int, end: int | None = None) -> list[Item]:
-        """The events from number ``start`` to before ``end`` that have come; none if some of them are forgotten."""
-        with self._room:
-            if start < self.first:
-                return []
-            stop = len(self._kept) if end is None else min(len(self._kept), end - self.first)
-            return [self._kept[at] for at in range(start - self.first, stop)]
+        """The events from number ``start`` to before ``end`` that have come."""
+        return self._kept[start:end]
 
-    async def read(self, start: int, end: int | None = None) -> list[Item]:
-        """As :meth:`kept`, as soon as there is one; [] at the end of the run, or once the stream is closed."""
-        while True:
-            at_end = self._closed or self.ended  # asked first: the last event may come in between
-            if found := self.kept(start, end):
-                return found
-            if at_end or start < self.first:
-                return []
+    async def read(self, start: int) -> list[Item]:
+        """The events from number ``start`` on, as soon as there is one; [] at the end of the run, or once the stream is
+        closed.
+        """
+        while not (found := self.kept(start)) and not (self.ended or self._closed):
             await self._news.wait()
-
-    def forget(self, start: int) -> None:
-        """Discards the events before number ``start``."""
-        with self._room:
-            while self._kept and self.first < start:
-                self._kept.popleft()
-                self.first += 1
-            self._room.notify_all()
+        return found
 
     def close(self) -> None:
         """Ends the run, and keeps nothing more."""
         self.cancel.set()
-        with self._room:
-            self._closed = True
-            self._kept.clear()
-            self._room.notify_all()
+        self._closed = True
+        self._kept.clear()
         self._tell()
 
     def _fill(self) -> None:
         try:
             for event in self._events(self.cancel):
-                item = self._encode(event)
-                with self._room:
-                    self._room.wait_for(self._has_room)
-                    if not self._closed:
-                        self._kept.append(item)
-                    self.ended = self.ended or event.is_last
-                if not self._call(self._tell):
+                if not self._call(partial(self._add, self._encode(event), event.is_last)):
                     self.cancel.set()
                     return
         finally:
@@ -114,8 +88,11 @@ class EventStream(Generic[Item]):
             return False
         return True
 
-    def _has_room(self) -> bool:
-        return self._closed or self._window is None or len(self._kept) < self._window
+    def _add(self, item: Item, is_last: bool) -> None:
+        if not self._closed:
+            self._kept.append(item)
+        self.ended = self.ended or is_last
+        self._tell()
 
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()

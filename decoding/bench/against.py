@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +28,6 @@ from .contenders import Contender, GenerateContender, LaneContender, Reading, as
 PLAIN, STATIC = "autoregressive", "static:5"
 GENERATE, ASSISTED, ASSISTED_DEFAULTS = "hf generate", "hf assisted 5", "hf assisted"
 POLICIES = ("heuristic", "confidence:0.4")  # dynamic policies that need no fitting
-GROWTH_SHORT, GROWTH_LONG, GROWTH_TOKENS = 100, 900, 48
 ROUNDS = 30  # per pass
 TOGETHER = 8  # draft steps in one launch
 _PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
@@ -73,24 +72,12 @@ class Ratio:
 
 
 @dataclass(slots=True)
-class Growth:
-    """Medians over rounds of the milliseconds per iteration of ``lane`` near two context lengths, and their ratio."""
-
-    lane: str
-    short_ms: float
-    long_ms: float
-    ratio: Spread
-
-
-@dataclass(slots=True)
 class PassTime:
-    """One pass over one token: its time (median and quartiles), and the time to read its weights and KV cache once."""
+    """One pass over one token: its median time, and the time to read its weights and KV cache once."""
 
     name: str
     ms: float
     floor_ms: float
-    low_ms: float
-    high_ms: float
 
 
 @dataclass(slots=True)
@@ -102,7 +89,6 @@ class Report:
     device: str
     figures: list[Speed] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
-    growth: list[Growth] = field(default_factory=list)
     n_prompts: int = 0
     same_text: int = 0
     passes: list[PassTime] = field(default_factory=list)
@@ -259,27 +245,6 @@ def ratio_of(ours: str, theirs: str, readings: Readings) -> Ratio:
     return Ratio(ours, theirs, spread_of(ratios))
 
 
-def measure_growth(pair: Pair, text: list[int], repeats: int) -> list[Growth]:
-    """Iteration times near 100 and 900 tokens of context, interleaved; [] if the model's context is too short.
-
-    Per iteration, because the number of accepted tokens depends on the text, not on the engine.
-    """
-    if pair.target.max_length < GROWTH_LONG + GROWTH_TOKENS:
-        return []
-    while len(text) < GROWTH_LONG:
-        text = text + text
-    found = []
-    for contender in our_contenders(pair, text[:GROWTH_SHORT], (PLAIN, STATIC)):
-        rounds = []
-        for _ in range(repeats + 1):
-            both = (contender.run(text[: n - GROWTH_TOKENS // 2], GROWTH_TOKENS) for n in (GROWTH_SHORT, GROWTH_LONG))
-            rounds.append([1e3 * reading.decode_s / reading.n_iterations for reading in both])
-        short, long = zip(*rounds[1:])  # the first round warms up
-        ratios = [after / before for before, after in zip(short, long)]
-        found.append(Growth(contender.name, median(short), median(long), spread_of(ratios)))
-    return found
-
-
 def measure_bandwidth(device: str) -> float:
     """Bytes per second that a large copy reads plus writes; the best of six."""
     kind = device.split(":")[0]
@@ -301,8 +266,7 @@ def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
         measured.append(("planned draft", draft, _pass_s(draft, context, planned, TOGETHER)))
     found = []
     for name, model, times in measured:
-        low, middle, high = (1e3 * one for one in quantiles(times, method="inclusive"))
-        found.append(PassTime(name, middle, floor_bytes(model, context) / bandwidth * 1e3, low, high))
+        found.append(PassTime(name, 1e3 * median(times), floor_bytes(model, context) / bandwidth * 1e3))
     return found
 
 

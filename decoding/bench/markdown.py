@@ -21,7 +21,7 @@ def as_document(reports: Sequence[ReportData], command: str, gpu: str | None) ->
 
 
 def as_markdown(report: ReportData) -> str:
-    """A report's speeds (median and range of tokens/s, with the time's shares), ratios, passes, context and notes."""
+    """A report's speeds (median and range of tokens/s, with the time's shares), ratios, passes and notes."""
     parts = [f"## {report['pair']}, {report['dtype']}, {report['device']}"]
     if report["figures"]:
         parts.append(markdown_table(SPEEDS, map(_speed, report["figures"])))
@@ -32,11 +32,6 @@ def as_markdown(report: ReportData) -> str:
         f"- One {one['name']} pass takes {one['ms']:.3f} ms, {one['ms'] / one['floor_ms']:.2f} times its bytes' "
         f"{one['floor_ms']:.3f} ms."
         for one in report["passes"]
-    ]
-    lines += [
-        f"- {one['lane']}: {one['short_ms']:.2f} ms per iteration at context 100, {one['long_ms']:.2f} at 900, "
-        f"{_spread(one['ratio'])}."
-        for one in report["growth"]
     ]
     if report["n_prompts"]:
         lines.append(f"- The same text from all on {report['same_text']} of {report['n_prompts']} prompts.")

@@ -16,7 +16,7 @@ from ..engines.sources import Sources
 from ..errors import UserError, is_out_of_memory, sentence_of
 from ..records.pairs import PairDescription, embedded_pairs, find_pair, name_pair
 from ..records.suites import load_suite, suites_for
-from .against import Report, Work, bench_llamacpp, bench_pair, bench_recorder, measure_growth
+from .against import Report, Work, bench_llamacpp, bench_pair, bench_recorder
 from .contenders import NOTE, LlamaCppContender, check_installed
 from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 
@@ -81,13 +81,7 @@ def _load(described: PairDescription, work: Work) -> Pair:
 
 def _bench_described(described: PairDescription, work: Work) -> Report:
     pair = _load(described, work)
-    prompts = _prompts(pair, work)
-    report = bench_pair(pair, *_transformers_models(described, work), prompts, work)
-    work.progress("Measuring how time grows with the context", None)
-    report.growth = measure_growth(
-        pair, [token for prompt in _prompts(pair, work, 16) for token in prompt], work.repeats
-    )
-    return report
+    return bench_pair(pair, *_transformers_models(described, work), _prompts(pair, work), work)
 
 
 def _plain(work: Work) -> str:

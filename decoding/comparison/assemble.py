@@ -51,7 +51,7 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
         settings=prepared.request,
         prompt_ids=list(prepared.prompt.ids),
         costs=decoded.costs,
-        chains=decoded.chains,
+        chains={name: decoded.chains[name] for name in prepared.drafts if name in decoded.chains},
         lanes=lanes,
         vocab=vocabulary(prepared.prompt.ids, lanes, decoded.chains, prepared.pair.tokenizer.token_text),
         token_limit=prepared.limits.max_new_tokens,

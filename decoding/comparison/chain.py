@@ -1,6 +1,4 @@
-"""What a draft guesses along a known text: the first guesses for an oracle, or everything that a policy could see, as a
-chain or as the growth of a tree from each place.
-"""
+"""All that a draft guesses along a known text: as a chain, or as the growth of a tree from each place."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from ..lookahead.base import SL_CAP, TREE_CAP, DraftState
 from ..lookahead.heads import Head
 from ..lookahead.tree import Tree
 from ..loop.clock import CpuClock
-from ..loop.drafting import MODEL_FREE, DraftSource, States, known_rows, prefill, start_text
+from ..loop.drafting import DraftSource, States, start_text
 from ..loop.growing import grow_tree
 from ..loop.limits import Limits
 from ..records.trace import Chain, Guesses
-from .prepare import ALL_FEATURES, Prepared, abilities_of, make_draft
+from .prepare import ALL_FEATURES, Prepared, make_draft
 
 ROWS = 32  # of logits held at once
 
@@ -40,32 +38,6 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Calla
         heads=heads,
         cancelled=cancelled,
     )
-
-
-def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
-    """What ``draft`` guesses first at each place of ``output``, from one pass over it. An oracle needs no more if a
-    guess depends only on the text.
-
-    The chain has no probabilities, no scores and no tails. An engine whose logits depend on how many tokens share a
-    pass may guess differently in the loop where two tokens tie; then one of the oracle's guesses fails.
-    """
-    abilities = abilities_of(prepared.pair, draft)
-    if draft in MODEL_FREE or not abilities.text_only:
-        return chain_of(prepared, draft, output)
-    model = prepared.pair.draft(draft)
-    model.kept_layers = ()
-    prompt = prepared.prompt.as_read(abilities.sees)
-    prefill(model, prompt)
-    feed = [prompt.ids[-1], *output[:-1]][: max(0, model.max_length - model.length)]
-    choices: list[int | None] = []
-    for logits in read_in_parts(model, feed):
-        rows, ids = known_rows(model, prepared.rule, logits)
-        for row in rows:
-            choice, _ = prepared.rule.propose(row, len(choices), ids)
-            choices.append(choice if ids is None else int(ids[choice]))
-    choices += [None] * (len(output) - len(choices))
-    nothing = [0.0] * len(choices)
-    return Chain(draft, list(output), Guesses(choices, nothing, nothing), {})
 
 
 def read_in_parts(model: CachedModel, ids: list[int]) -> Iterator[Any]:

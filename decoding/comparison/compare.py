@@ -15,10 +15,10 @@ from ..loop.speculative import RawIteration
 from ..records.events import Kind, RawEvents
 from ..records.request import CompareRequest
 from ..records.run_file import to_plain
-from ..records.trace import Chain, Costs, Run, TokenText
+from ..records.trace import Costs, Run, TokenText
 from .annotate import fate_of, fate_of_emitted
 from .assemble import Decoded, assemble, pair_info, timed_again
-from .chain import chain_of, foresee
+from .chain import chain_of
 from .costs import Timer, adjusted, measure_decision, smooth_costs, warm_up
 from .kept_costs import KnownCosts
 from .lane_run import UNWEIGHED, LaneRun
@@ -49,7 +49,7 @@ class Comparison:
     """One comparison, from a prepared request to a run.
 
     The plain lane comes first: it needs no costs, so it starts immediately, and its text is the reference for all
-    others. Then everything that they need is measured untimed: cost curves, and for oracles the draft's guesses along
+    others. Then everything that they need is measured untimed: cost curves, and for oracles the draft's chain along
     that text. After every lane's first repeat there is a replay. Then both models read the texts again, for what-if
     and for the reason of each fate. Last, the other repeats refine the times, round robin. From the first replay on
     the run is a result: ``cancel`` ends it with what was measured so far.
@@ -62,7 +62,6 @@ class Comparison:
         self._run_id = run_id
         notes = [[prepared.notes[lane.text]] if lane.text in prepared.notes else [] for lane in prepared.lanes]
         self._decoded = Decoded(UNWEIGHED, [[] for _ in prepared.lanes], notes)
-        self._foreseen: dict[str, Chain] = {}
         self._sent: set[int] = set()  # token ids whose texts were sent
         self.run: Run
 
@@ -122,14 +121,13 @@ class Comparison:
         self._check_cancel()
 
     def _look_ahead(self) -> RawEvents:
-        """The guesses of the oracle lanes' drafts along the reference."""
+        """The chains of the oracle lanes' drafts along the reference."""
         prepared, reference = self.prepared, self._decoded.reference
         names = (prepared.draft_of(lane) for lane in prepared.lanes if lane.is_oracle)
         for draft in dict.fromkeys(name for name in names if name is not None):
             assert reference is not None, "no oracle runs without the target's own text"
             yield "progress", _progress("chain", f"Not timed: what {draft} guesses along the text, for the oracle")
-            self._foreseen[draft] = foresee(prepared, draft, reference.output)
-            self._check_cancel()
+            self._decoded.chains[draft] = chain_of(prepared, draft, reference.output, self._cancel)
 
     def _warm_up(self) -> RawEvents:
         """Warms up the lanes, whose first passes in a process are slow, and measures the cost of their decisions."""
@@ -220,7 +218,8 @@ class Comparison:
         """One repeat of one lane."""
         lane = self.prepared.lanes[index]
         yield "lane_started", {"lane": index, "repeat": repeat}
-        run = LaneRun(self.prepared, lane, self._decoded.costs, self._foreseen.get(self.prepared.draft_of(lane) or ""))
+        chain = self._decoded.chains.get(self.prepared.draft_of(lane) or "") if lane.is_oracle else None
+        run = LaneRun(self.prepared, lane, self._decoded.costs, chain)
         yield from self._live(index, repeat, run)
         self._check_cancel()
         yield "lane_finished", {"lane": index, "repeat": repeat, "decode_s": run.decode_s}
@@ -262,7 +261,8 @@ class Comparison:
         self.run = assemble(self.prepared, decoded, self._run_id, explained=True)
 
     def _record_chains(self, output: list[int]) -> RawEvents:
-        for draft in self.prepared.drafts:
+        """The chains that :meth:`_look_ahead` has not recorded."""
+        for draft in [name for name in self.prepared.drafts if name not in self._decoded.chains]:
             yield "progress", _progress("chain", f"Not timed: all that {draft} would guess, for What if")
             self._decoded.chains[draft] = chain_of(self.prepared, draft, output, self._cancel)
             self.run = assemble(self.prepared, self._decoded, self._run_id, explained=False)  # with their texts

@@ -1,8 +1,8 @@
 """The target's greedy texts, kept in the cache folder for later use.
 
-A text depends only on the target, not on the draft that helped to write it: a resumed fit, a fit for another draft and
-an evaluation all use the same texts. At near ties engines, number formats, processors and versions of torch may differ,
-so each of them has its own file.
+A text depends on the target and on what ends it, not on the draft that helped to write it: a resumed fit, a fit for
+another draft and an evaluation all use the same texts. At near ties engines, number formats, processors and versions
+of torch may differ, so each of them has its own file.
 """
 
 from __future__ import annotations
@@ -15,11 +15,19 @@ from ..engines.loading import gpu_name
 from ..engines.pair import Pair
 from ..errors import Cancelled
 from ..files import cache_folder, digest_of
-from ..lookahead.lanes import Lane
+from ..lookahead.lanes import Lane, parse_lane
 from ..records.json_lines import Lines
 from ..records.machine import describe_machine
 from .lane_run import LaneRun
 from .prepare import Prepared
+
+
+def quickest_lane(pair: Pair, lane: str) -> Lane:
+    """The lane that writes plain decoding's text most quickly: ``lane`` where passes over several rows have the bits of
+    passes over one (their timed texts are compared with plain decoding's), else plain decoding itself.
+    """
+    is_same = pair.target.info.engine == "lean" and pair.target.note is None
+    return parse_lane(lane if is_same else "autoregressive")
 
 
 class KeptTexts:
@@ -32,6 +40,7 @@ class KeptTexts:
             "target": info.fingerprint,
             "engine": f"{info.engine} {info.dtype} {info.device}",
             "machine": f"{machine.gpu or machine.processor}, torch {machine.torch}",
+            "ends": sorted(pair.tokenizer.eos_ids),
             "tokens": n_tokens,
         }
         name = f"{info.fingerprint}-{digest_of(json.dumps(key).encode())}.jsonl"

@@ -76,9 +76,8 @@ class LeanModel(CachedModel):
 
     ``weights``: name of the number format (formats/).
     ``head_ids``: the tokens that a draft may propose in any text, sorted; its head then has only their rows, and those
-    of the text's own tokens (text_tokens.py). ``stored``: the matrices as their file holds them, by module, for formats
-    that take them so. ``layers``: only so many of the first ones, for trials. Raises UserError where a layer's shape
-    cannot be held in the format.
+    of the text's own tokens (text_tokens.py). ``layers``: only so many of the first ones, for trials. Raises UserError
+    where a layer's shape cannot be held in the format.
     """
 
     can_fork = can_branch = True
@@ -93,7 +92,6 @@ class LeanModel(CachedModel):
         weights: str,
         device: str = "cpu",
         head_ids: torch.Tensor | None = None,
-        stored: Mapping[str, Any] | None = None,
         layers: int | None = None,
     ) -> None:
         config = hf_model.config
@@ -116,7 +114,7 @@ class LeanModel(CachedModel):
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
         with self._building():
-            self._take_weights(hf_model, stored or {}, layers)
+            self._take_weights(hf_model, layers)
             self._pad_rows()
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
@@ -148,9 +146,7 @@ class LeanModel(CachedModel):
             len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, self.dtype, self.device
         )
 
-    def _take_weights(self, hf_model: Any, stored: Mapping[str, Any], layers: int | None) -> None:
-        names = {module: name for name, module in hf_model.named_modules()}
-
+    def _take_weights(self, hf_model: Any, layers: int | None) -> None:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to(self.device, self.dtype)
 
@@ -167,8 +163,8 @@ class LeanModel(CachedModel):
                     raise UserError(
                         f"{self.info.name} cannot run in {self.format.name}: {why}. Leave the number format at auto."
                     )
-            weights = [cast(module.weight) for module in modules]
-            return self.format.linear(weights, bias_of(*modules), [stored.get(names[module]) for module in modules])
+            weight = torch.cat([cast(module.weight) for module in modules])
+            return self.format.linear(weight, bias_of(*modules))
 
         self.embedding = cast(hf_model.model.embed_tokens.weight)
         self.tied = hf_model.lm_head.weight is hf_model.model.embed_tokens.weight

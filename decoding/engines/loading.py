@@ -20,7 +20,6 @@ from .checks import check_config, check_index, stored_dtype
 from .choosing import fastest, general_format
 from .cuda import CudaModel
 from .formats import WeightFormat
-from .gguf import read_groups
 from .kept_trials import usual_threads
 from .lean import LeanModel, is_lean
 from .projections import read_projections
@@ -34,8 +33,7 @@ class LocalModel:
     """A model on this machine.
 
     ``source``: where it came from, without this machine's paths. ``mark``: its fingerprint, if known without hashing
-    the folder. ``gguf()``: the file that it was unpacked from, fetched again if necessary; it may hold its four-bit
-    weights.
+    the folder. ``gguf()``: the file that it was unpacked from, fetched again if necessary.
     """
 
     folder: Path
@@ -127,11 +125,7 @@ def load_model(
     elif device != "cpu":
         model = CudaModel(hf_model, info, weights, device, head_ids=head_ids)
     else:
-        stored = None
-        if weights == "int4" and place.gguf is not None:
-            sizes = hf_model.config
-            stored = read_groups(place.gguf(), sizes.num_attention_heads, sizes.num_key_value_heads)
-        model = LeanModel(hf_model, info, weights, head_ids=head_ids, stored=stored)
+        model = LeanModel(hf_model, info, weights, head_ids=head_ids)
     if projections:
         model.take_projections(projections, state_layers)
     if device == "cpu" and not spread:

@@ -127,7 +127,7 @@ class ParallelHeads:
 
 
 def _product(weight: Tensor, bias: Tensor | None, weight_format: WeightFormat | None) -> Linear:
-    return DenseLinear(weight, bias) if weight_format is None else weight_format.linear([weight], bias, [None])
+    return DenseLinear(weight, bias) if weight_format is None else weight_format.linear(weight, bias)
 
 
 def _check(weights: Mapping[str, Tensor], layers: int, width: int, later: int) -> None:

@@ -12,12 +12,13 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError, first_line
+from ..files import digest_of_files
 from ..pictures.draw import draw
 from ..pictures.photo import is_photo, named, photo_of, preview_of
 from ..pictures.scenes import SIDE, scene_of
 from ..records.trace import PictureInfo
 from .inputs import EncodedPrompt
-from .picture_encoder import TOKENS, PictureReader, load_reader
+from .picture_encoder import TOKENS, WEIGHTS, PictureReader, load_reader
 from .tokenizer import Tokenizer
 
 GREY = (128, 128, 128)
@@ -52,11 +53,16 @@ class SceneEyes:
         ids, at = tokenizer.encode_message(text, system)
         info = PictureInfo(scene.digest, drawn.width, drawn.height, at, TOKENS, seconds)
         placeholders = [min(tokenizer.eos_ids, default=0)] * TOKENS
-        return EncodedPrompt([*ids[:at], *placeholders, *ids[at:]], embeddings, at, scene.digest, grey, info)
+        digest = f"{scene.digest}-{self._weights_digest}"
+        return EncodedPrompt([*ids[:at], *placeholders, *ids[at:]], embeddings, at, digest, grey, info)
 
     @cached_property
     def _reader(self) -> PictureReader:
         return load_reader(self._folder, self._width)
+
+    @cached_property
+    def _weights_digest(self) -> str:
+        return digest_of_files([self._folder / name for name in WEIGHTS])
 
     @cached_property
     def _grey(self) -> Tensor:

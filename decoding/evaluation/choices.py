@@ -52,9 +52,9 @@ def candidates_of(label: str) -> list[str]:
         return TUNED[label]
     lane = parse_lane(label)
     argument = lane.spec.argument
-    if not lane.is_learned or lane.argument or argument is None:
+    if not lane.is_learned or lane.number is not None or argument is None:
         return [label]
-    return [label, *(f"{label}:{number:g}" for number in argument.tuned)]
+    return [label, *(f"{label.partition(':')[0]}:{number:g}" for number in argument.tuned)]
 
 
 def chain_candidates(lanes: Sequence[str]) -> list[str]:

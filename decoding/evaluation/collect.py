@@ -18,11 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 from ..analysis.trees import Growth
 from ..comparison.chain import chain_of, grow_along
 from ..comparison.costs import Timer, measure_decision, smooth_costs
-from ..comparison.kept_texts import KeptTexts
+from ..comparison.kept_texts import KeptTexts, quickest_lane
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
-from ..files import digest_of_files, safe_name
+from ..files import digest_of, digest_of_files, safe_name
 from ..lookahead.base import TREE_CAP
 from ..lookahead.fitted import FOLDER
 from ..lookahead.lanes import parse_lane
@@ -78,6 +78,8 @@ class Collector:
         self._kept = KeptTexts(pair, max_new_tokens)
         self._files: dict[str, Lines] = {}
         self._by_prompt = {record["prompt"]: record for record in self._file("texts", "refuse").records}
+        if any(self._by_prompt.get(one.id, {}).get("of", _digest(one)) != _digest(one) for one in self.prompts):
+            raise UserError(f"The suite's prompts have changed since {folder} was begun: choose another folder.")
         self.costs: Costs
 
     # -- texts and chains
@@ -114,13 +116,10 @@ class Collector:
             self._lines(track).add({"prompt": prompt.id, **found})
 
     def _write_text(self, prompt: Prompt, prepared: Prepared) -> dict[str, Any]:
-        """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
-        row-invariant); the timed stage compares it with plain decoding's. A text written before comes from the cache.
-        """
-        quick = self.pair.target.info.engine == "lean" and self.pair.target.note is None
-        lane = parse_lane("static:5" if quick else "autoregressive")
-        output = self._kept.write(prepared, lane, self._cancel)
-        record = {"prompt": prompt.id, "output": output, "finish": prepared.limits.cut([], output)[1]}
+        """Plain decoding's text. A text written before comes from the cache."""
+        output = self._kept.write(prepared, quickest_lane(self.pair, "static:5"), self._cancel)
+        finish = prepared.limits.cut([], output)[1]
+        record = {"prompt": prompt.id, "of": _digest(prompt), "output": output, "finish": finish}
         self._file("texts").add(record)
         self._by_prompt[prompt.id] = record
         return record
@@ -337,3 +336,8 @@ def deadline(minutes: float | None) -> Callable[[], bool]:
     """A function that says whether ``minutes`` from now are over; never for None."""
     end = math.inf if minutes is None else monotonic() + 60 * minutes
     return lambda: monotonic() >= end
+
+
+def _digest(prompt: Prompt) -> str:
+    """Of what the target reads of a prompt."""
+    return digest_of(f"{prompt.picture}\n{prompt.prompt}".encode())

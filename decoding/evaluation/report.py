@@ -172,7 +172,7 @@ def _judge_sentence(result: EvaluationResult) -> str:
         return ""
     ahead = f", {cut.value:+.1%} against static-opt" if cut else ""
     latency, oracle = result.value("latency_s", PERFECT_JUDGE), result.find("latency_s", "oracle")
-    behind = f", {latency / oracle.value - 1:.1%} behind the oracle" if oracle else ""
+    behind = f", {latency / oracle.value - 1:.1%} more time than the oracle" if oracle else ""
     return (
         f" A perfect classifier of the drafted token, with free decisions, would reach {speedup.value:.2f}×{ahead}"
         f"{behind}: it still drafts the token that fails."

@@ -71,15 +71,15 @@ class Fitter:
     """How one policy is fitted.
 
     ``train(positions, held out, n-grams, epochs, seed)`` gives its candidates with the names of their columns;
-    ``make_head(trained, tuned)`` a head, by default with something tuned that a warm-up can run with;
     ``calibrate(weights, platt)`` the weights with Platt's slope and bias folded into the last layer;
+    ``provisional``: settings that a warm-up can run with;
     ``settings(candidate)`` what its head needs besides its cap and the lane's argument, which :func:`choose` finds.
     """
 
     train: Callable[[Positions, Positions, Ngrams | None, int, int], Iterable[tuple[str, Trained]]]
-    make_head: Callable[..., Head]
     calibrate: Callable[[Weights, Platt], Weights]
-    settings: Callable[[Calibrated], dict[str, Any]]
+    provisional: dict[str, Any]
+    settings: Callable[[Calibrated], dict[str, Any]] = lambda candidate: {}
 
 
 def fitted_policies() -> list[str]:
@@ -92,12 +92,19 @@ def fitter_of(policy: str) -> Fitter:
     return import_module(f"{__package__}.{policy}").FITTER
 
 
+def head_of(policy: str, trained: Trained, tuned: dict[str, Any] | None = None) -> Head:
+    """The head of ``policy`` that was ``trained``; ``tuned``: its settings, provisional ones by default."""
+    head_from = all_specs()[policy].head_from
+    assert head_from is not None, "a policy that is fitted has a head"
+    return head_from(trained.weights, trained.architecture, tuned or fitter_of(policy).provisional)
+
+
 def train_candidates(positions: Positions, ngrams: Ngrams | None, epochs: int, seed: int) -> list[Candidate]:
     """Train every candidate of every policy. ``ngrams``: those that the positions' levels are of."""
     trained_on, held_out = split_texts(int(positions.text.max()) + 1, HELD_OUT, seed)
     train, held = rows_of(positions, trained_on), rows_of(positions, held_out)
     return [
-        Candidate(policy, column, trained, fitter_of(policy).make_head(trained))
+        Candidate(policy, column, trained, head_of(policy, trained))
         for policy in fitted_policies()
         for column, trained in fitter_of(policy).train(train, held, ngrams, epochs, seed)
     ]
@@ -120,12 +127,12 @@ def _tune(one: Calibrated) -> Fitted:
     tries = []
     for cap in CAPS:
         settings = fitter.settings(replace(one, cap=cap)) | {"sl_max": cap}
-        latency, text = one.bench.best_argument(policy, fitter.make_head(trained, settings))
+        latency, text = one.bench.best_argument(policy, head_of(policy, trained, settings))
         tries.append((latency, cap, settings | {argument.meaning: float(text)}))
     latency, _, tuned = min(tries, key=lambda one: one[:2])
     return Fitted(
         policy=policy,
-        head=fitter.make_head(trained, tuned),
+        head=head_of(policy, trained, tuned),
         weights=trained.weights,
         architecture=trained.architecture | {"held_out_loss": round(trained.loss, 5)},
         normalisation=trained.normalisation,

@@ -12,14 +12,11 @@ from torch import nn
 
 from ..analysis.whatif import Replay
 from ..lookahead.base import SL_CAP
-from ..lookahead.costaware import CostAware, updated
+from ..lookahead.costaware import CostAware, head_from, updated
 from ..lookahead.costaware_heads import (
     FEATURES_OF_NETWORKS,
     N_POINTS,
     POINTS_PER_UNIT,
-    CostAwareHead,
-    NetworkHead,
-    TableHead,
     repetition_inputs,
 )
 from ..lookahead.heads import LEADS, LOWEST, leads_of
@@ -110,22 +107,6 @@ def _inputs(evidence: np.ndarray, leads: Sequence[np.ndarray], levels: np.ndarra
     return np.column_stack(columns).astype(np.float32)
 
 
-def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> CostAwareHead:
-    provisional = {
-        "first": dict.fromkeys(("start", "held", "missed"), 0.9),
-        "this": [0.0, 1.0, 0.0],
-        "next": [0.0, 1.0, 0.0],
-        "recent": 0.5,
-        "sl_max": SL_CAP,
-        "ledger": rows_to_json([Row(0.5, 2, (0, 1))]),
-    }
-    weights, tuned = trained.weights, tuned or provisional
-    if "table" in weights:
-        return TableHead(weights["table"], tuned, trained.architecture["feature"])
-    features, ngrams = trained.architecture["features"], Ngrams(weights["ngrams"])
-    return NetworkHead(weights["first"], weights["last"], weights["alone"], tuned, features, ngrams)
-
-
 def _calibrate(weights: Weights, platt: Platt) -> Weights:
     if "table" in weights:
         return weights | {"table": platt.logits(weights["table"]).astype(np.float32)}
@@ -136,7 +117,7 @@ def _calibrate(weights: Weights, platt: Platt) -> Weights:
 def _settings(one: Calibrated) -> dict[str, Any]:
     """The chances of the last and of the next token, and the ledger from which lam follows anywhere."""
     chances = fit_chances(one.recorded) | {"first": first_guesses(one.recorded)}
-    head = _make_head(one.trained, chances | {"sl_max": one.cap})
+    head = head_from(one.trained.weights, one.trained.architecture, chances | {"sl_max": one.cap})
     rows = [one.bench.row(CostAware(head, threshold=t), t) for t in THRESHOLDS]
     return chances | {"ledger": rows_to_json(rows)}
 
@@ -167,4 +148,12 @@ def recent_along(right: np.ndarray, start: float) -> np.ndarray:
     return np.array(rates)
 
 
-FITTER = Fitter(_train, _make_head, _calibrate, _settings)
+PROVISIONAL = {
+    "first": dict.fromkeys(("start", "held", "missed"), 0.9),
+    "this": [0.0, 1.0, 0.0],
+    "next": [0.0, 1.0, 0.0],
+    "recent": 0.5,
+    "sl_max": SL_CAP,
+    "ledger": rows_to_json([Row(0.5, 2, (0, 1))]),
+}
+FITTER = Fitter(_train, _calibrate, PROVISIONAL, _settings)

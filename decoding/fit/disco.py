@@ -10,7 +10,7 @@ from torch import nn
 
 from ..lookahead.base import SL_CAP
 from ..lookahead.disco import SPEC as DISCO
-from ..lookahead.disco import DiscoHead, as_logs, scaled_position
+from ..lookahead.disco import as_logs, scaled_position
 from ..lookahead.ngrams import Ngrams
 from .calibration import Platt, everywhere
 from .candidates import Calibrated, Fitter
@@ -54,11 +54,6 @@ def _disco_inputs(positions: Positions, logs: bool) -> np.ndarray:
     return np.column_stack([top10, positions.entropy, at]).astype(np.float32)
 
 
-def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> DiscoHead:
-    w, logs = trained.weights, trained.architecture.get("inputs") == "logarithms"
-    return DiscoHead(w["first"], w["second"], tuned or {"threshold": 0.5, "sl_max": SL_CAP}, logs)
-
-
 def _calibrate(weights: Weights, platt: Platt) -> Weights:
     return weights | {"second": scaled_row(weights["second"], platt)}
 
@@ -78,4 +73,4 @@ def sure_probability(p: np.ndarray, scores: np.ndarray, threshold: float) -> flo
     return next((round(float(least), 2) for least in SURE_STEPS if (stops >= least).sum() <= CHANGED * len(p)), 2.0)
 
 
-FITTER = Fitter(_train, _make_head, _calibrate, _settings)
+FITTER = Fitter(_train, _calibrate, {"threshold": 0.5, "sl_max": SL_CAP}, _settings)

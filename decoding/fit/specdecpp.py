@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..lookahead.heads import LEADS
-from ..lookahead.ledger import rows_to_json
 from ..lookahead.ngrams import Ngrams
-from ..lookahead.specdecpp import HINGES, SpecDecHead, SpecDecPlusPlus, hinged
-from ..lookahead.specdecpp import SPEC as SPECDECPP
+from ..lookahead.specdecpp import HINGES, hinged
 from .calibration import Platt
-from .candidates import Calibrated, Fitter
+from .candidates import Fitter
 from .data import Positions
 from .training import Trained, Weights, loss_of, scaled_row, train_net
 
@@ -108,14 +105,6 @@ def _specdecpp_inputs(positions: Positions, context: str, scale: np.float32, fea
     return states if feature is None else np.hstack([states, hinged(feature, getattr(positions, feature))])
 
 
-def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> SpecDecHead:
-    w, made = trained.weights, trained.architecture
-    tuned, feature = tuned or {"threshold": 0.5}, made["feature"] or "p"
-    return SpecDecHead(
-        w.get("block"), w["bias"], w["out"], float(w["scale"][0]), int(made["depth"]), tuned, w.get("lead"), feature
-    )
-
-
 def _calibrate(weights: Weights, platt: Platt) -> Weights:
     changed = weights | {"out": scaled_row(weights["out"], platt)}
     if "lead" in weights:
@@ -123,11 +112,4 @@ def _calibrate(weights: Weights, platt: Platt) -> Weights:
     return changed
 
 
-def _settings(one: Calibrated) -> dict[str, Any]:
-    """The ledger, for ``auto``."""
-    assert SPECDECPP.argument is not None
-    head = _make_head(one.trained, {"threshold": 0.5, "sl_max": one.cap})
-    return {"ledger": rows_to_json([one.bench.row(SpecDecPlusPlus(head, t), t) for t in SPECDECPP.argument.tuned])}
-
-
-FITTER = Fitter(_train, _make_head, _calibrate, _settings)
+FITTER = Fitter(_train, _calibrate, {"threshold": 0.5})

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..comparison.kept_texts import KeptTexts
+from ..comparison.kept_texts import KeptTexts, quickest_lane
 from ..comparison.prepare import prepare
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
-from ..lookahead.lanes import parse_lane
 from ..records.request import CompareRequest
 from ..records.suites import load_suite, suites_for
 
@@ -81,7 +80,7 @@ def greedy_texts(
     pair: Pair, draft: str, prompts: Sequence[list[int]], n_tokens: int, report: Report = lambda share: None
 ) -> list[list[int]]:
     """The target's greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to its end."""
-    lane = parse_lane(f"{draft}/confidence")
+    lane = quickest_lane(pair, f"{draft}/confidence")
     request = CompareRequest("given as ids", lanes=[lane.text], max_new_tokens=n_tokens)
     prepared, kept = prepare(request, pair), KeptTexts(pair, n_tokens)
     texts: list[list[int]] = []

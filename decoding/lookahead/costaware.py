@@ -37,24 +37,19 @@ the text and, where the draft has counts of its training text, how often such a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..errors import UserError
 from ..records.trace import Costs
 from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
-from .costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, CostAwareHead, NetworkHead, TableHead, n_inputs
+from .costaware_heads import CostAwareHead, NetworkHead, TableHead
 from .disco import sigmoid
-from .heads import LEADS
+from .heads import Architecture, Weights
 from .ledger import Row, rows_from_json
-from .ngrams import CELLS, Ngrams
-from .policy_files import AGAIN, PolicyFile
-from .repetition import LONGEST, N_EVIDENCE, Repetition
+from .ngrams import Ngrams
+from .repetition import Repetition
 from .spec import Argument, PolicySpec, Score
 
-DAMAGED = f"The file of the policy costaware is damaged: {AGAIN}."
 CAUTION = 0.5, 2.0  # range of the factor on the line
 UNREACHABLE = 1e9  # a line that no chance crosses, at any caution
 RECENT = 0.1  # weight of the latest guess in the recent match rate
@@ -83,13 +78,16 @@ class CostAware(LookaheadPolicy):
         """``caution``: the factor on the line; None: the one that ``fit`` chose. ``threshold``: a constant instead of
         the line, with which ``fit`` fills the ledger.
         """
+        tuned = head.tuned
         self._head = head
         self.needs = head.needs
-        self._caution: float = head.tuned.get("caution", 1.0) if caution is None else caution
+        self._caution = float(tuned.get("caution", 1.0)) if caution is None else caution
         self._constant = threshold
-        self.cap = int(head.tuned["sl_max"])
-        self._this, self._next = (_coefficients(head.tuned[name]) for name in ("this", "next"))
-        self._first: dict[str, float] = head.tuned["first"]
+        self._rows = rows_from_json(tuned["ledger"]) if threshold is None else []
+        self.cap = int(tuned["sl_max"])
+        self._this, self._next = (_coefficients(tuned[name]) for name in ("this", "next"))
+        self._first = {last: float(tuned["first"][last]) for last in ("start", "held", "missed")}
+        self._usual = float(tuned["recent"])
 
     def reset(self, context: LaneContext) -> None:
         self.score = self.threshold = None
@@ -98,15 +96,14 @@ class CostAware(LookaheadPolicy):
         self._read = len(context.prompt)  # tokens of the text that the repetition has read and that are final
         self._last = "start"
         self._held = 1.0
-        self._recent = self._assumed = float(self._head.tuned["recent"])
+        self._recent = self._assumed = self._usual
         self._evidence = 0
         self._levels: Sequence[int] = ()
         self._thresholds = self._lines(context) if self._constant is None else [self._constant] * (SL_CAP_LEARNED + 1)
 
     def _lines(self, context: LaneContext) -> list[float]:
         assert context.draft is not None, "a learned policy belongs to a draft"
-        rows = rows_from_json(self._head.tuned["ledger"], self.name)
-        return thresholds(rows, context.costs, context.draft, self._caution)
+        return thresholds(self._rows, context.costs, context.draft, self._caution)
 
     def needs_features(self, state: DraftState) -> bool:
         """Reads the new text, which determines whether the lead is needed."""
@@ -150,8 +147,8 @@ class CostAware(LookaheadPolicy):
 
     def _leads(self, state: DraftState) -> list[float]:
         """Of the last drafted token; of an earlier one, or 0, where they do not matter."""
-        columns = ((name, getattr(state, name)) for name in self._head.features)
-        return [LEADS[name](values[-1]) if values else 0.0 for name, values in columns]
+        columns = ((lead_of, getattr(state, name)) for name, lead_of in self._head.features.items())
+        return [lead_of(values[-1]) if values else 0.0 for lead_of, values in columns]
 
     def _catch_up(self, text: Sequence[int]) -> None:
         """Takes back rejected drafts of the last iteration and reads the text that replaced them."""
@@ -162,7 +159,7 @@ class CostAware(LookaheadPolicy):
 
 
 def _coefficients(values: Sequence[float]) -> Coefficients:
-    alpha, beta, gamma = values
+    alpha, beta, gamma = map(float, values)
     return alpha, beta, gamma
 
 
@@ -203,47 +200,12 @@ def thresholds(rows: Sequence[Row], costs: Costs, draft: str, caution: float = 1
     return [min(1.0, caution * line) for line in lines(rows, costs, draft)]
 
 
-def _is_sound(tuned: Mapping[str, Any]) -> bool:
-    """Whether the chances of an iteration's first guess, both triples of coefficients and the recent match rate at the
-    start are there and finite.
-    """
-    first = tuned.get("first")
-    if not isinstance(first, dict) or not {"start", "held", "missed"} <= set(first):
-        return False
-    numbers = [*first.values(), tuned.get("recent")]
-    for triple in (tuned.get("this"), tuned.get("next")):
-        if not isinstance(triple, list) or len(triple) != 3:
-            return False
-        numbers += triple
-    return all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
-
-
-def _head_from(policy: PolicyFile) -> CostAwareHead:
-    """The head in a policy file. Raises UserError if the file is damaged."""
-    tuned = policy.tuned
-    if not _is_sound(tuned):
-        raise UserError(DAMAGED)
-    policy.chosen("sl_max", 1, SL_CAP_LEARNED)
-    if "caution" in tuned:
-        policy.chosen("caution", *CAUTION)
-    rows_from_json(tuned.get("ledger"), "costaware")
-    if "ngrams" in policy.weights:
-        return _network_from(policy, tuned)
-    if policy.features not in [[feature] for feature in LEADS]:
-        raise UserError(DAMAGED)
-    return TableHead(policy.weight("table", N_EVIDENCE, N_POINTS), tuned, policy.features[0])
-
-
-def _network_from(policy: PolicyFile, tuned: dict[str, Any]) -> NetworkHead:
-    features = next((names for names in FEATURES_OF_NETWORKS if sorted(names) == policy.features), None)
-    if features is None:
-        raise UserError(DAMAGED)
-    first = policy.weight("first", None, n_inputs(features) + 1)
-    last, alone = policy.weight("last", len(first) + 1), policy.weight("alone", None)
-    ngrams = Ngrams(policy.weight("ngrams", CELLS // 2, dtype=np.uint8))
-    if len(alone) > LONGEST:
-        raise UserError(DAMAGED)
-    return NetworkHead(first, last, alone, tuned, features, ngrams)
+def head_from(weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> CostAwareHead:
+    """A table, if the weights are one, else a network."""
+    if "table" in weights:
+        return TableHead(weights["table"], tuned, architecture["feature"])
+    features, ngrams = architecture["features"], Ngrams(weights["ngrams"])
+    return NetworkHead(weights["first"], weights["last"], weights["alone"], tuned, features, ngrams)
 
 
 def _make(caution: float | None, head: CostAwareHead) -> CostAware:
@@ -274,5 +236,5 @@ SPEC = PolicySpec(
         judges_last=False,
         fixed=False,
     ),
-    head_from=_head_from,
+    head_from=head_from,
 )

@@ -20,9 +20,9 @@ import numpy as np
 
 from .base import DraftState
 from .disco import sigmoid
-from .heads import HIGHEST, LOWEST, leads_of, limited
+from .heads import HIGHEST, LEADS, LOWEST, leads_of, limited
 from .ngrams import N_LEVELS, Ngrams
-from .repetition import LONGEST, evidence_along
+from .repetition import LONGEST, N_EVIDENCE, evidence_along
 
 POINTS_PER_UNIT = 4  # leads in the table
 N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
@@ -39,7 +39,7 @@ class CostAwareHead(ABC):
         from which on it reads none.
         """
         self.tuned = tuned
-        self.features = tuple(features)
+        self.features = {name: LEADS[name] for name in features}
         self.needs = frozenset(features)
         self.ngrams = ngrams
         self._sure_from = sure_from
@@ -75,7 +75,8 @@ class TableHead(CostAwareHead):
 
     def __init__(self, table: np.ndarray, tuned: dict[str, Any], feature: str = "p") -> None:
         """``table`` [N_EVIDENCE, N_POINTS] float32; ``feature``: of :data:`.heads.LEADS`."""
-        self._rows: list[list[float]] = table.tolist()  # Python floats: one cell is read at a time
+        whole = table.reshape(N_EVIDENCE, N_POINTS)
+        self._rows: list[list[float]] = whole.tolist()  # Python floats: one cell is read at a time
         super().__init__([feature], tuned, _first_flat(self._rows), None)
 
     def logit(self, evidence: int, leads: Sequence[float], levels: Sequence[int] = ()) -> float:
@@ -108,7 +109,11 @@ class NetworkHead(CostAwareHead):
         """``first`` [width, n_inputs + 1] and ``last`` [width + 1] float32: the layers, each with its bias last;
         ``alone`` [runs]: logits of the longest repetitions, the last one that of LONGEST tokens.
         """
+        if len(alone) > LONGEST:
+            raise ValueError(f"repetitions of more than {LONGEST} tokens")
         super().__init__(features, tuned, LONGEST + 1 - len(alone), ngrams)
+        first = first.reshape(-1, n_inputs(features) + 1)
+        last = last.reshape(len(first) + 1)
         self._units: list[tuple[list[float], float]] = list(zip(first.tolist(), last[:-1].tolist(), strict=True))
         self._bias, self._alone = float(last[-1]), alone.tolist()
 

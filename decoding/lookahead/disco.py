@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
-from .base import SL_CAP_LEARNED, DraftState, LookaheadPolicy
-from .policy_files import AGAIN, PolicyFile
+from .base import DraftState, LookaheadPolicy
+from .heads import Architecture, Weights
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 TOP = 10
@@ -34,17 +33,17 @@ class DiscoHead:
     name = "disco"
     needs = frozenset({"top10", "entropy"})  # p, their largest, comes with them
 
-    def __init__(self, first: np.ndarray, second: np.ndarray, tuned: dict[str, Any], logs: bool = False) -> None:
-        """``first`` [width, 13] and ``second`` [width + 1]: the last column and the last entry are biases.
-
-        ``logs``: the top-10 are given as logarithms.
+    def __init__(self, weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> None:
+        """``weights``: "first" [width, 13] and "second" [width + 1] float32; the last column and the last entry are
+        biases. ``architecture``: its "inputs" are the top-10 "probabilities" or their "logarithms".
         """
         self.tuned = tuned
-        self._logs = logs
-        self._first, self._second = first, second
+        self._logs = architecture["inputs"] == "logarithms"
+        self._first = weights["first"].reshape(-1, N_INPUTS + 1)
+        self._second = weights["second"].reshape(len(self._first) + 1)
         self._input = np.ones(N_INPUTS + 1, dtype=np.float32)  # the last one stays 1: it carries the bias
         self._top = self._input[:TOP]
-        self._hidden = np.ones(len(second), dtype=np.float32)
+        self._hidden = np.ones(len(self._second), dtype=np.float32)
         self._before = self._hidden[:-1]
 
     def score(self, top10: np.ndarray, entropy: float, position: int) -> float:
@@ -73,7 +72,7 @@ class DiscoHead:
 
 
 def as_logs(top10: np.ndarray) -> np.ndarray:
-    """Logarithms of probabilities, for heads with ``logs``."""
+    """Logarithms of probabilities, for heads that read them."""
     return np.log(np.maximum(top10, LEAST))
 
 
@@ -119,7 +118,7 @@ def sigmoid(logit: float) -> float:
 
 def _make(threshold: float | None, head: DiscoHead) -> Disco:
     """``disco`` as ``fit`` chose it, or ``disco:T`` with another threshold."""
-    threshold = head.tuned["threshold"] if threshold is None else threshold
+    threshold = float(head.tuned["threshold"]) if threshold is None else threshold
     return Disco(head, threshold, int(head.tuned["sl_max"]), sure_at(head.tuned, threshold))
 
 
@@ -129,21 +128,6 @@ def sure_at(tuned: Mapping[str, Any], threshold: float) -> float:
     A higher threshold stops more often, so that its ``sure`` is the stricter one.
     """
     return min((sure for known, sure in tuned.get("sure_at", ()) if known >= threshold), default=math.inf)
-
-
-def _head_from(policy: PolicyFile) -> DiscoHead:
-    """The head in a policy file. Raises UserError if the file is damaged."""
-    width = len(policy.weights.get("second", np.zeros(1))) - 1
-    if width < 1:
-        raise UserError(f"The file of the policy disco lacks its weights: {AGAIN}.")
-    policy.chosen("threshold", 0.0, 1.0)
-    policy.chosen("sl_max", 1, SL_CAP_LEARNED)
-    pairs = policy.tuned.get("sure_at", [])
-    if not isinstance(pairs, list) or not all(isinstance(one, list) and len(one) == 2 for one in pairs):
-        raise UserError(f"The file of the policy disco has no sound 'sure_at': {AGAIN}.")
-    logs = policy.architecture.get("inputs") == "logarithms"
-    first, second = policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1)
-    return DiscoHead(first, second, policy.tuned, logs)
 
 
 SPEC = PolicySpec(
@@ -168,5 +152,5 @@ SPEC = PolicySpec(
     score=Score(
         "The score is the classifier's probability that the guess holds: below the line, the policy stops and checks."
     ),
-    head_from=_head_from,
+    head_from=DiscoHead,
 )

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..records.pairs import PairDescription, find_pair
 from ..records.trace import Run
 from .base import LookaheadPolicy
 from .heads import Head
 from .lanes import Lane
-from .policy_files import exists, read_policy
+from .policy_files import AGAIN, exists, read_policy
 from .spec import all_specs
 
 FOLDER = "policies"
@@ -40,9 +40,13 @@ def load_heads(folder: Path, target_fingerprint: str | None, draft_fingerprint: 
             continue
         try:
             policy = read_policy(folder, name, target_fingerprint, draft_fingerprint)
-            heads[name] = spec.head_from(policy)
+            head = spec.head_from(policy.weights, policy.architecture, policy.tuned)
+            spec.build(None, head)  # reads all settings
+            heads[name] = head
         except UserError as error:
             heads.faults[name] = str(error)
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            heads.faults[name] = f"The file of the policy {name} is damaged ({first_line(error)}): {AGAIN}."
     return heads
 
 

@@ -9,7 +9,7 @@ Only numpy: what-if and pages without torch can read heads too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +41,10 @@ them predicts acceptance better.
 def leads_of(feature: str, values: Iterable[float]) -> np.ndarray:
     """The leads [n] of tokens with these values of ``feature``; float64."""
     return np.array([LEADS[feature](float(value)) for value in values])
+
+
+Weights = Mapping[str, np.ndarray]
+Architecture = Mapping[str, Any]
 
 
 class Head(Protocol):

@@ -49,8 +49,8 @@ class Ngrams:
 
     def __init__(self, packed: np.ndarray) -> None:
         """``packed`` [CELLS / 2] uint8: two cells per byte, the lower one in the low bits."""
-        self.packed = packed
-        self._levels = np.column_stack([packed & 15, packed >> 4]).tobytes()
+        self.packed = packed.reshape(CELLS // 2)
+        self._levels = np.column_stack([self.packed & 15, self.packed >> 4]).tobytes()
 
     @classmethod
     def count(cls, texts: Iterable[Sequence[int]]) -> Ngrams:

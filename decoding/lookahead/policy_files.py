@@ -45,26 +45,6 @@ class PolicyFile:
     temperature: float = 0.0
     weights: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def weight(self, name: str, *shape: int | None, dtype: type[np.generic] = np.float32) -> np.ndarray:
-        """The array of this name and shape (None: any size). Raises UserError."""
-        array = self.weights.get(name)
-        if array is None or array.dtype != dtype or not _fits(array, shape):
-            raise UserError(f"The file of the policy {self.policy} lacks fitting weights '{name}': {AGAIN}.")
-        if not np.isfinite(array).all():
-            raise UserError(f"The weights '{name}' of the policy {self.policy} are not finite: {AGAIN}.")
-        return array
-
-    def chosen(self, name: str, low: float, high: float) -> float:
-        """The tuned number of this name, within [low, high]. Raises UserError."""
-        value = self.tuned.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-            raise UserError(f"The file of the policy {self.policy} has no sound '{name}': {AGAIN}.")
-        return value
-
-
-def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
-    return len(array.shape) == len(shape) and all(want in (None, size) for want, size in zip(shape, array.shape))
-
 
 def exists(folder: Path, policy: str) -> bool:
     return (folder / f"{policy}.json").is_file()
@@ -95,18 +75,15 @@ def write_policy(folder: Path, policy: PolicyFile) -> None:
 def read_policy(
     folder: Path, policy: str, target_fingerprint: str | None = None, draft_fingerprint: str | None = None
 ) -> PolicyFile:
-    """Reads and checks a fitted policy. Raises UserError if it is damaged or belongs to other weights."""
+    """Reads a fitted policy. Raises UserError if its files are not whole or belong to other weights, and TypeError for
+    fields of other names; what the fields hold is checked by whoever makes a head of them.
+    """
     fields = _read_json(folder / f"{policy}.json", policy)
     weights = _read_weights(folder / f"{policy}.safetensors", policy, fields.pop("weights", ""))
     weights |= _read_counts(folder, policy, fields.pop("counts", ""))
     if fields.pop("schema", None) != SCHEMA:
         raise UserError(f"The file of the policy {policy} is of another version: {AGAIN}.")
-    try:
-        found = PolicyFile(**fields, weights=weights)
-    except TypeError as error:
-        raise UserError(f"The file of the policy {policy} is damaged ({error}): {AGAIN}.") from error
-    if found.policy != policy or not all(isinstance(x, dict) for x in (found.tuned, found.architecture)):
-        raise UserError(f"The file of the policy {policy} is damaged: {AGAIN}.")
+    found = PolicyFile(**fields, weights=weights)
     for what, want, got in (
         ("target", target_fingerprint, found.target_fingerprint),
         ("draft", draft_fingerprint, found.draft_fingerprint),
@@ -122,12 +99,16 @@ def read_policy(
 def _read_json(path: Path, policy: str) -> dict[str, Any]:
     content = _read_file(path, f"the policy {policy}")
     try:
-        fields = json.loads(content)
+        fields = json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise UserError(f"The file of the policy {policy} is damaged (no sound JSON): {AGAIN}.") from error
     if not isinstance(fields, dict):
         raise UserError(f"The file of the policy {policy} is damaged (no JSON object): {AGAIN}.")
     return fields
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a finite number")
 
 
 def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]:
@@ -138,7 +119,9 @@ def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]
         stored = load(content)
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(f"The weights of the policy {policy} are damaged: {AGAIN}.") from error
-    return {name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in stored.items()}
+    if not all(np.isfinite(array).all() for array in stored.values()):
+        raise UserError(f"The weights of the policy {policy} are not finite: {AGAIN}.")
+    return {name: x if x.dtype == np.uint8 else x.astype(np.float32) for name, x in stored.items()}
 
 
 def _read_file(path: Path, what: str) -> bytes:

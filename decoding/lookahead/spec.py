@@ -11,15 +11,14 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 
 if TYPE_CHECKING:
     from ..records.trace import Guesses
     from .base import LookaheadPolicy
-    from .heads import Head
-    from .policy_files import PolicyFile
+    from .heads import Architecture, Head, Weights
 
 Value = float | str | None  # of an argument: a number (an int if it is whole), a word, or None
 
@@ -102,6 +101,8 @@ class PolicySpec:
     """One policy. Every module of this package with a ``SPEC`` is found automatically (:func:`all_specs`).
 
     ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set).
+    ``head_from``: of a learned policy: its head, of the weights, the architecture and the settings that ``fit`` found;
+    given others, it or ``make`` may raise what indexing, reshaping and float() do.
     ``caption`` describes a lane in one line for a newcomer: a text with ``{argument}`` for the lane's argument, or a
     function of that argument (None if absent).
     """
@@ -117,7 +118,7 @@ class PolicySpec:
     offered: tuple[str, ...] = ()  # lanes in the form's list and in the README
     evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs by default
     score: Score | None = None
-    head_from: Callable[[PolicyFile], Head] | None = None  # learned policies: from the file that ``fit`` wrote
+    head_from: Callable[[Weights, Architecture, dict[str, Any]], Head] | None = None
     plain: bool = False  # never drafts
     branches: bool = False  # guesses trees: a chain does not hold what they would guess (analysis/trees.py does)
     foresees: bool = False  # knows in advance where guesses fail: an upper bound, not usable

@@ -18,12 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UserError
-from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
-from .heads import HIGHEST, LEADS, leads_of
-from .ledger import cheapest, rows_from_json
-from .policy_files import AGAIN, PolicyFile
+from .heads import HIGHEST, LEADS, Architecture, Weights, leads_of
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 HINGES = (1.0, 3.0, HIGHEST)  # nats: the last layer sees min(lead, hinge) for each
@@ -36,33 +33,24 @@ class SpecDecHead:
     name = "specdecpp"
     needs = frozenset({"hidden"})
 
-    def __init__(
-        self,
-        block: np.ndarray | None,
-        bias: np.ndarray,
-        out: np.ndarray,
-        scale: float,
-        depth: int,
-        tuned: dict[str, Any],
-        lead: np.ndarray | None = None,
-        feature: str = "p",
-    ) -> None:
-        """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; states are divided by ``scale``.
-
-        For depth 0 the head is linear and has no ``block``. ``lead`` [3]: weights of the hinges of the lead from
-        ``feature``; None if the head does not see it.
+    def __init__(self, weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> None:
+        """``weights``, float32: "block" [d, d], "bias" [d], "out" [d + 1] with its bias last, and "scale" [1], by which
+        states are divided. For the ``architecture``'s "depth" 0 the head is linear and has no block. If it sees the
+        lead from the "feature" (else None), "lead" [3] are the weights of its hinges.
         """
         self.tuned = tuned
-        self._lead = None if lead is None else [float(weight) for weight in lead]
-        self.feature = feature
-        self.needs = frozenset({"hidden"} if lead is None else {"hidden", feature})
-        self._block = np.empty((0, 0), dtype=np.float32) if block is None else block
-        self._bias, self._depth = bias, depth
+        seen = architecture["feature"]
+        self._lead = weights["lead"].reshape(len(HINGES)).tolist() if seen else None
+        self.feature = seen or "p"
+        self._lead_of = LEADS[self.feature]
+        self.needs = frozenset({"hidden"} if self._lead is None else {"hidden", self.feature})
+        self._bias, self._depth = weights["bias"], int(architecture["depth"])
+        size = len(self._bias)
+        self._block = weights["block"].reshape(size, size) if self._depth else np.empty((0, 0), dtype=np.float32)
+        out = weights["out"].reshape(size + 1)
         self._out, self._out_bias = np.ascontiguousarray(out[:-1]), float(out[-1])
-        self._inverse = np.float32(1.0 / scale)
-        self._x = np.empty(len(bias), dtype=np.float32)
-        self._z = np.empty(len(bias), dtype=np.float32)
-        self._gate = np.empty(len(bias), dtype=np.float32)
+        self._inverse = np.float32(1.0 / max(weights["scale"].item(), 1e-6))
+        self._x, self._z, self._gate = (np.empty(size, dtype=np.float32) for _ in range(3))
 
     def score(self, hidden: np.ndarray, value: float = 0.0) -> float:
         """Acceptance probability of the token that was the input of ``hidden`` [d]; no allocation. ``value``: of the
@@ -83,7 +71,7 @@ class SpecDecHead:
     def _of_lead(self, value: float) -> float:
         if self._lead is None:
             return 0.0
-        lead = LEADS[self.feature](value)
+        lead = self._lead_of(value)
         return sum(weight * min(lead, hinge) for weight, hinge in zip(self._lead, HINGES, strict=True))
 
     def score_chain(self, state: DraftState) -> np.ndarray:
@@ -110,19 +98,14 @@ class SpecDecPlusPlus(LookaheadPolicy):
     needs = SpecDecHead.needs
     stops_above = True
 
-    def __init__(self, head: SpecDecHead, threshold: float | None) -> None:
-        """``threshold`` None: the cheapest one under the run's cost curves (``specdecpp:auto``)."""
+    def __init__(self, head: SpecDecHead, threshold: float) -> None:
         self._head = head
         self.needs = head.needs
         self.cap = int(head.tuned.get("sl_max", SL_CAP))
-        self._fixed = threshold
-        self._threshold = threshold if threshold is not None else head.tuned["threshold"]
+        self._threshold = threshold
 
     def reset(self, context: LaneContext) -> None:
         self._cum = 1.0
-        if self._fixed is None:
-            rows = rows_from_json(self._head.tuned["ledger"], self.name)
-            self._threshold = cheapest(rows, context.costs, context.draft, self.name).threshold
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)
@@ -142,30 +125,10 @@ class SpecDecPlusPlus(LookaheadPolicy):
 
 
 def _make(threshold: float | str | None, head: SpecDecHead) -> SpecDecPlusPlus:
-    """``specdecpp`` as tuned on validation, ``specdecpp:T`` with another threshold, ``specdecpp:auto``."""
-    if isinstance(threshold, str):  # the word auto
-        return SpecDecPlusPlus(head, None)
-    return SpecDecPlusPlus(head, head.tuned["threshold"] if threshold is None else threshold)
-
-
-def _head_from(policy: PolicyFile) -> SpecDecHead:
-    """The head in a policy file. Raises UserError if the file is damaged."""
-    depth = policy.architecture.get("depth")
-    if not isinstance(depth, int) or not 0 <= depth <= 16:
-        raise UserError(f"The file of the policy specdecpp has no sound depth: {AGAIN}.")
-    policy.chosen("threshold", 0.0, 1.0)
-    if "sl_max" in policy.tuned:
-        policy.chosen("sl_max", SHORTEST, SL_CAP_LEARNED)
-    rows_from_json(policy.tuned.get("ledger"), "specdecpp")
-    bias = policy.weight("bias", None)
-    size = len(bias)
-    block = policy.weight("block", size, size) if depth else None
-    out, scale = policy.weight("out", size + 1), policy.weight("scale", 1)
-    lead = policy.weight("lead", len(HINGES)) if "lead" in policy.weights else None
-    features = [name for name in policy.features if name in LEADS]
-    if len(features) != (lead is not None):
-        raise UserError(f"The file of the policy specdecpp does not name what its head sees: {AGAIN}.")
-    return SpecDecHead(block, bias, out, max(float(scale[0]), 1e-6), depth, policy.tuned, lead, *features)
+    """``specdecpp`` or ``specdecpp:auto`` as ``fit`` chose it, or ``specdecpp:T`` with another threshold."""
+    if threshold is None or isinstance(threshold, str):  # the word auto
+        return SpecDecPlusPlus(head, float(head.tuned["threshold"]))
+    return SpecDecPlusPlus(head, threshold)
 
 
 SPEC = PolicySpec(
@@ -186,11 +149,11 @@ SPEC = PolicySpec(
         tuned=(*TWENTIETHS, 0.97),
         effect="stops above {}",
     ),
-    offered=("specdecpp:auto",),
+    offered=("specdecpp",),
     evaluated=("specdecpp",),
     score=Score(
         "The score is the probability that at least one guess of this iteration fails: above the line, the policy "
         "stops and checks."
     ),
-    head_from=_head_from,
+    head_from=SpecDecHead,
 )

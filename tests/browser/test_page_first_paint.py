@@ -193,6 +193,10 @@ def test_the_next_visit_shows_what_was_chosen_meanwhile_and_that_a_measurement_e
         page.locator("#lanes input").click()
         expect(page.get_by_role("option", name="Best fixed SL here: 3")).to_be_visible()
         page.keyboard.press("Escape")
+        backend.chosen = "Set for this machine on validation prompts: best fixed SL 2."
+        run_box(page, "def again():", tokens=8)
+        expect(page.locator("#set-here")).to_have_text(backend.chosen)
+        finished(page)
         panel = drafts_tab(page)
         expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left")
         panel.get_by_text("Measure again here").click()

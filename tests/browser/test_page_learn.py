@@ -202,7 +202,7 @@ def test_a_token_of_the_race_is_explained_here_and_the_tab_opens_on_the_visitor_
     page.wait_for_function(f"{LEARN}.model?.badge.kind === 'live'")
     mine = page.evaluate(f"{LEARN}.model.id")
     page.locator("[data-place=lessons]").click()
-    page.locator(".sl-cards .sl-card", has_text="in ten steps").get_by_role("button").click()
+    page.locator(".sl-cards .sl-card", has_text="A tree of guesses").get_by_role("button").click()
     page.wait_for_selector(".sl-lesson")
     assert page.evaluate(f"{LEARN}.model.id") != mine  # the lesson's own
     listed = page.evaluate("[...document.querySelector('.sl-runs select').options].map((one) => one.value)")

@@ -8,8 +8,7 @@ import pytest
 from decoding.backends.recorded import RecordedBackend
 from tests.page_server import first_run
 from viz.export import export_lesson
-from viz.learn.lessons import shipped_lessons
-from viz.learn.tab import learn_answers
+from viz.learn.lessons import recordings_of, shipped_lessons
 from viz.player.payload import run_payload
 from viz.store import RunStore
 
@@ -223,24 +222,19 @@ def whole_panel(page) -> str:
 
 
 @pytest.fixture(scope="module")
-def shipped_runs():
-    """The shipped recordings, and {kind of run: the recording that shows it}."""
-    store = RunStore(RecordedBackend())
-    return store, learn_answers(store)[0]({})["roles"]
+def shipped():
+    """The shipped recordings."""
+    return RunStore(RecordedBackend())
 
 
 @pytest.mark.parametrize("lesson", shipped_lessons(), ids=lambda lesson: lesson["id"])
-def test_a_lesson_is_walked_to_its_end_and_each_of_its_numbers_stands_in_the_panel_beside_it(
-    opened, shipped_runs, lesson
-):
-    kinds = dict.fromkeys([lesson["recording"], *(step.get("recording") for step in lesson["steps"])])
-    store, known = shipped_runs
-    roles = {kind: known[kind] for kind in kinds if kind}
-    first, *others = [store.payload("learn", run) for run in dict.fromkeys(roles.values())]
-    page = opened(export_lesson(lesson, first, others, roles))
+def test_a_lesson_is_walked_to_its_end_and_each_of_its_numbers_stands_in_the_panel_beside_it(opened, shipped, lesson):
+    first, *others = [shipped.payload("learn", run) for run in sorted(recordings_of(lesson))]
+    page = opened(export_lesson(lesson, first, others))
     missing = {}
 
     def look(number: int, step: dict) -> None:
+        assert page.locator(".sl-missing").count() == 0, "the run shows what the step speaks of"
         facts = facts_shown(page, step)
         panel = whole_panel(page) if facts else ""
         missing.update({(step["title"], name): fact for name, fact in facts.items() if not is_beside(fact, panel)})

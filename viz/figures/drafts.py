@@ -257,7 +257,7 @@ def _shape(draft: Draft) -> str:
 
 def shape_sentence(result: EvaluationResult) -> str:
     """The best draft by cost, and the pair of about equal parameters and opposite shapes, if there is one."""
-    c = {draft.name: _cost(result, draft) for draft in result.drafts}
+    c = {draft.name: _guess_cost(result, draft) for draft in result.drafts}
     match = {draft.name: _match(result, draft) for draft in result.drafts}
     gain = {draft.name: _static_gain(result, draft).value for draft in result.drafts}
     best, closest = max(gain, key=gain.__getitem__), max(match, key=match.__getitem__)
@@ -265,8 +265,8 @@ def shape_sentence(result: EvaluationResult) -> str:
         text = f"{best}, the one that guesses best ({match[best]:.0%}), is also the fastest"
     else:
         text = (
-            f"{closest} guesses best ({match[closest]:.0%}) but at c = {c[closest]:.2f} reaches "
-            f"{gain[closest]:.2f} times; {best} ({match[best]:.0%}, c = {c[best]:.2f}) {gain[best]:.2f}"
+            f"{closest} guesses best ({match[closest]:.0%}) but at a guess's cost of {c[closest]:.2f} passes reaches "
+            f"{gain[closest]:.2f} times; {best} ({match[best]:.0%}, {c[best]:.2f} passes) {gain[best]:.2f}"
         )
     pair = opposite_shapes(result.drafts)
     if not pair:

@@ -17,6 +17,7 @@ from plotly.subplots import make_subplots
 from decoding.analysis.counts import counts
 from decoding.analysis.metrics import speedup
 from decoding.analysis.run_costs import run_costs
+from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import Replay
 from decoding.lookahead.lanes import is_usable
 from decoding.records.trace import Iteration, Run, Trace
@@ -51,7 +52,7 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
         for part in _lookahead_parts(index, trace, legend=row == 1):
             figure.add_trace(part, row=row, col=1)
         figure.update_yaxes(range=[0, _top(trace) * 1.08], title_text="tokens", row=row, col=1)
-        _name_row(figure, row, index, trace)
+        _name_row(figure, row, trace)
     for again in [part for part in figure.data if part.name == DEEPEST][1:]:
         again.showlegend = False
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
@@ -145,7 +146,7 @@ def _facts(index: int, trace: Trace, k: int) -> list[Any]:
     return [index, it.start, k + 1, it.n_drafted, it.n_accepted, holds]
 
 
-def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
+def _name_row(figure: go.Figure, row: int, trace: Trace) -> None:
     axis = "" if row == 1 else str(row)
     figure.add_annotation(
         text=f"<b>{_label(trace)}</b>",
@@ -269,6 +270,8 @@ def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
 
 def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
     """The best static SL of this run, compared with the chosen one and the fastest other policy."""
+    if contradictions(run):
+        return "Timings vary too much in this run to say which SL is best; the curves show what these costs give."
     draft, curve = max(curves.items(), key=lambda item: max(item[1].values()))
     best = max(curve, key=curve.__getitem__)
     of = f" with the draft {draft}" if len(curves) > 1 else ""

@@ -130,7 +130,7 @@ class Step(_Strict):
 
 
 class Lesson(_Strict):
-    """``recording``: a run's id, or the kind of run that the lesson needs (:mod:`viz.learn.roles`).
+    """``recording``: the id of the run that it speaks of; where that is not recorded, the run on screen serves.
 
     ``goals``: what a learner can do after it. ``path``: whether it belongs to the path that teachers are offered.
     """
@@ -173,6 +173,11 @@ def read_lesson(text: Any) -> dict[str, Any]:
         return Lesson.model_validate_json(text.encode("utf-8", "surrogatepass")).model_dump(exclude_none=True)
     except (ValidationError, RecursionError) as error:
         raise UserError(f"This is not a lesson file: {first_fault(error)}") from error
+
+
+def recordings_of(lesson: dict[str, Any]) -> set[str]:
+    """The ids of the recordings that a lesson and its steps name."""
+    return {one["recording"] for one in (lesson, *lesson["steps"]) if "recording" in one}
 
 
 def shipped_lessons(folder: Path = LESSONS) -> tuple[dict[str, Any], ...]:

@@ -23,7 +23,7 @@ from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.costaware import lines
 from decoding.lookahead.fitted import heads_of
-from decoding.lookahead.ledger import cheapest, rows_from_json
+from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.spec import all_specs
 from decoding.pictures.draw import draw
 from decoding.pictures.scenes import scene_of
@@ -215,7 +215,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "note": "" if doubtful else sentences.best_static_note(run, trace),
         "speedup": asdict(spread) if spread else None,  # None without an autoregressive lane
         "figures": [_speedup_figure(run, trace, f) if f.key == "speedup" else _figure(f) for f in figures],
-        "threshold": _threshold(run, trace),
+        "threshold": _threshold(trace),
         "output": trace.output,
         "starts": [iteration.start for iteration in trace.iterations],
         "fates": ["".join(LETTERS[token.fate] for token in iteration.all_tokens) for iteration in trace.iterations],
@@ -247,7 +247,7 @@ def _speedup_figure(run: Run, trace: Trace, figure: LaneFigure) -> dict[str, str
     return shown
 
 
-def _threshold(run: Run, trace: Trace) -> dict[str, Any] | None:
+def _threshold(trace: Trace) -> dict[str, Any] | None:
     """For a policy that compares a score with a threshold: at which thresholds the page replays it.
 
     ``fixed``: ``values`` are thresholds, and the lane ran with ``as_run``; otherwise the policy computes its threshold,
@@ -305,9 +305,7 @@ def tuned(name: str, fitted: dict[str, Any], costs: Costs, draft: str) -> dict[s
     """What the page needs to replay a learned policy: its parameters, and what it derives from the curves it weighs."""
     needed = {key: fitted[key] for key in TUNED if key in fitted}
     if name == "costaware":
-        return needed | {"lines": lines(rows_from_json(fitted["ledger"], name), costs, draft)}
-    if name == "specdecpp":
-        return needed | {"auto": cheapest(rows_from_json(fitted["ledger"], name), costs, draft, name).threshold}
+        return needed | {"lines": lines(rows_from_json(fitted["ledger"]), costs, draft)}
     return needed
 
 

@@ -7,7 +7,7 @@ unasked. Which of them a model runs in is measured on the machine at hand (../ch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -50,12 +50,9 @@ class WeightFormat(ABC):
         """Why a matrix [n_out, n_in] cannot be held so, or None."""
         return None
 
-    def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Linear:
-        """The product by matrices [out, in] below each other, which are in ``compute``.
-
-        ``stored``: for each matrix its form in the file it came from (int4.Groups), or None.
-        """
-        return plain_or_packed(torch.cat(list(weights)), bias)
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        """The product by a matrix [out, in], which is in ``compute``."""
+        return plain_or_packed(weight, bias)
 
     @abstractmethod
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Callable[[torch.Tensor], Any]:

@@ -7,9 +7,6 @@ ones). A matrix with a number beyond 65,504 is held in float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 
 from .. import instructions
@@ -26,8 +23,7 @@ class Float16(WeightFormat):
     def is_fast_here(self) -> bool:
         return instructions.has_fbgemm()
 
-    def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Linear:
-        weight = torch.cat(list(weights))
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         if fits_half(weight) and instructions.has_fbgemm():
             return HalfLinear(weight, bias)
         return plain_or_packed(_rounded(weight), bias)

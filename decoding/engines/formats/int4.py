@@ -10,7 +10,6 @@ the levels are unpacked again for every few rows. So plain decoding and drafting
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,12 +54,6 @@ def round_to_groups(weight: torch.Tensor) -> Groups:
     return Groups(levels.view(weight.shape), scale, least + MIDDLE * scale)
 
 
-def joined(parts: Sequence[Groups]) -> Groups:
-    """The matrices below each other."""
-    levels, scales, zeros = zip(*((part.levels, part.scale, part.zero) for part in parts))
-    return Groups(torch.cat(levels), torch.cat(scales), torch.cat(zeros))
-
-
 class Int4Linear(UnfusedLinear):
     """y = x W^T + b with W in groups."""
 
@@ -97,11 +90,8 @@ class Int4(WeightFormat):
             "outputs"
         )
 
-    def linear(
-        self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Groups | None]
-    ) -> Int4Linear:
-        parts = [round_to_groups(weight) if groups is None else groups for weight, groups in zip(weights, stored)]
-        return Int4Linear(joined(parts), bias)
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Int4Linear:
+        return Int4Linear(round_to_groups(weight), bias)
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
         return int8_head(weight, bias) if reduced else half_head(weight, bias)

@@ -5,8 +5,6 @@ A row of weights has one scale, and so has a row of inputs: a row's bits do not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import torch
@@ -66,8 +64,8 @@ class Int8(WeightFormat):
     def is_fast_here(self) -> bool:
         return instructions.has_fbgemm()
 
-    def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Linear:
-        return int8_linear(torch.cat(list(weights)), bias)
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        return int8_linear(weight, bias)
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
         return int8_head(weight, bias)

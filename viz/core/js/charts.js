@@ -42,7 +42,7 @@ function lineChart({ label, x, series, marks = [] }) {
 }
 
 function drawSeries({ points, kind, cls }, sx, sy) {
-  const diamond = ([x, y, title]) => svg("rect", { x: sx(x) - 5, y: sy(y) - 5, width: 10, height: 10, class: `sd-dotted ${cls}`,
+  const diamond = ([x, y, title]) => svg("rect", { x: sx(x) - 5, y: sy(y) - 5, width: 10, height: 10, class: cls,
     transform: `rotate(45 ${sx(x)} ${sy(y)})` }, svg("title", {}, title || ""));
   if (kind === "dots") return points.map(diamond);
   const path = points.map(([x, y], i) => `${i ? "L" : "M"}${sx(x).toFixed(1)} ${sy(y).toFixed(1)}`).join("");

@@ -94,9 +94,9 @@ class Disco extends Thresholded {
 }
 
 class SpecDecPlusPlus extends Policy {
-  constructor(tuned, argument) {
+  constructor(tuned, threshold = tuned.threshold) {
     super("specdecpp", tuned.sl_max ?? SL_CAP);
-    this.limit = argument == null ? tuned.threshold : argument === "auto" ? tuned.auto : Number(argument);
+    this.limit = threshold;
   }
   get stopsAbove() { return true; }
   reset() { this.product = 1; }
@@ -161,7 +161,7 @@ export const POLICIES = {
   adaedl: (argument) => new AdaEdl(numberOf(argument)),
   oracle: (argument) => (argument === "best" ? new BestOracle() : new Oracle(numberOf(argument) ?? null)),
   disco: (argument, tuned) => (tuned ? new Disco(tuned, numberOf(argument)) : null),
-  specdecpp: (argument, tuned) => (tuned ? new SpecDecPlusPlus(tuned, argument) : null),
+  specdecpp: (argument, tuned) => (tuned ? new SpecDecPlusPlus(tuned, argument === "auto" ? undefined : numberOf(argument)) : null),
   costaware: (argument, tuned) => (tuned ? new CostAware(tuned, numberOf(argument)) : null),
 };
 

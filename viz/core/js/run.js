@@ -131,9 +131,9 @@ export class RunModel {
     return lane.output.length * plainCost(costs) / spent;
   }
 
-  /** A sentence where the lanes of `draft`, simulated at the run's own costs, have another fastest one than on the clock; else "". */
+  /** A sentence where the lanes of `draft`, simulated at the run's own costs, have another fastest usable one than on the clock; else "". */
   rankedOtherwise(draft = this.draft) {
-    const both = this.lanes.filter((lane) => lane.draft === draft && lane.speedup);
+    const both = this.lanes.filter((lane) => lane.draft === draft && lane.speedup && lane.policy !== "oracle");
     const best = (of) => both.reduce((a, b) => (of(b) > of(a) ? b : a), both[0]), clock = (lane) => lane.speedup.median;
     const simulated = best((lane) => this.atCosts(lane, this.costs)), timed = best(clock);
     if (simulated === timed) return "";
@@ -144,7 +144,7 @@ export class RunModel {
   /** Why this run gains less than `other`, in one sentence from both; "" where it does not, or nothing measured says why. */
   whySlower(other) {
     const [here, there] = [this, other].map((model) => model.lanes[model.lead]?.speedup?.median);
-    if (!here || !there || here > 0.95 * there) return "";
+    if (this.doubtful || other.doubtful || !here || !there || here > 0.95 * there) return "";
     const share = (model, of) => of(model, model.draft), why = [
       ["checking six tokens takes", (model) => checkCost(model.costs, 6), times, 0.03, "as long as writing one"],
       ["a guess costs", (model, draft) => model.costs.c[draft], percent, 0.01, "of writing a token"],

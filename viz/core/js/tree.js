@@ -1,6 +1,7 @@
 /* The guesses of an iteration that branch, as a small tree: depth to the right, siblings below each other.
  *
- * The accepted guesses and, after them, the target's own token are the first row, joined by a thick line.
+ * The accepted guesses and, after them, the target's own token are joined by a thick line: the first row, or, where the verdict is
+ * still to come, wherever the draft's probabilities put them.
  */
 
 import { aria, el, svg } from "./dom.js";
@@ -9,11 +10,13 @@ import { tokenBox } from "./tokens.js";
 const HIGH = 30, GAP = 24, TEXT = 20; // px: a row, the space before a column, the place of the text before all
 const LETTER = 7.6, FRAME = 34, WIDEST = 104; // px: a letter in its box, what the box adds, the widest box
 
-/** {row, column, parent, children} of each token of the iteration, and in the last place of the text before them. */
-function layOut(it) {
+/** {row, column, parent, children} of each token of the iteration, and in the last place of the text before them. byChance: guesses
+ * for one place by the draft's probability, the target's own token after them; else what is kept comes first. */
+function layOut(it, byChance) {
   const parents = [...it.parents, ...(it.own ? [it.accepted - 1] : [])], text = parents.length;
   const nodes = [...parents, null].map((parent, index) => ({ parent: parent === -1 ? text : parent, column: index === text ? -1 : it.tokens[index].depth, children: [] }));
-  const inOrder = [...(it.own ? [it.drafted] : []), ...it.parents.keys()]; // the target's own token before its siblings
+  const own = it.own ? [it.drafted] : [], guesses = [...it.parents.keys()]; // accepted ones are the first
+  const inOrder = byChance ? [...guesses.sort((a, b) => (it.tokens[b].p ?? 0) - (it.tokens[a].p ?? 0)), ...own] : [...own, ...guesses];
   for (const index of inOrder) nodes[nodes[index].parent].children.push(index);
   let last = 0;
   const place = (index) => {
@@ -35,9 +38,9 @@ function layOut(it) {
 }
 
 /** The tree as an element. fate(k), shown(k): what is known of token k; choose(k): called when it is chosen; chosen: the first
- * one. Arrow keys lead to the guess before or after, and to the one above or below. */
-export function treeOf(it, { fate = (k) => it.tokens[k].outcome, shown = () => true, choose = () => {}, chosen = 0 } = {}) {
-  const { nodes, text, width, height, left } = layOut(it);
+ * one; byChance: see layOut. Arrow keys lead to the guess before or after, and to the one above or below. */
+export function treeOf(it, { fate = (k) => it.tokens[k].outcome, shown = () => true, choose = () => {}, chosen = 0, byChance = false } = {}) {
+  const { nodes, text, width, height, left } = layOut(it, byChance);
   const buttons = it.tokens.map((token, k) => nodeButton(it, k, fate(k), shown(k), nodes[k], left));
   const pick = (k) => {
     buttons.forEach((node, i) => { aria(node, { pressed: i === k }).tabIndex = i === k ? 0 : -1; });

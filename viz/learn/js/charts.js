@@ -60,7 +60,7 @@ export class HeatMap {
 
 /** Bars in one figure: rows of {name, parts: what fills the track, text, note}. */
 function bars(caption, rows) {
-  const row = ({ name, parts, text, note }) => el("li", "", el("span", "sl-bar-name", name), el("span", "sl-bar-track", ...parts), el("b", "", text), note && el("span", "sd-mute", note));
+  const row = ({ name, parts, text, note }) => el("li", "", el("span", "", name), el("span", "sl-bar-track", ...parts), el("b", "", text), note && el("span", "sd-mute", note));
   return el("figure", "sd-figure", el("figcaption", "", caption), el("ol", "sl-bars", ...rows.map(row)));
 }
 
@@ -74,7 +74,7 @@ export function speedBars(caption, rows) {
 /** The measured lanes of the run as bars, with the draft that is always wrong. */
 export function lanesChart(model) {
   const rows = model.lanes.map((lane) => ({ name: lane.name, speedup: lane.speedup ? lane.speedup.median : lane.policy === "autoregressive" ? 1 : null,
-    note: passesOf(lane), cls: "sl-measured" }));
+    note: passesOf(lane) }));
   const wrong = model.alwaysWrong(5);
   if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.median, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
   return speedBars("Speed relative to plain decoding (the line), as measured and as the race replays it", rows);

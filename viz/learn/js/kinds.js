@@ -1,4 +1,4 @@
-/* Kinds of iterations that lessons and jumps look for, as in viz/learn/roles.py. */
+/* Kinds of iterations that lessons and jumps look for. */
 
 export const KINDS = {
   rejection: { label: "a rejection", title: "the next iteration in which a guess failed", fits: (it) => it.drafted > it.accepted && it.own,

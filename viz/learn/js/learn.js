@@ -20,7 +20,7 @@ const PLACES = [["lessons", "Lessons"], ["steps", "Step by step"], ["play", "Be 
 const OF_A_RUN = ["steps", "play", "whatif"], PRESENTING = "→ or space: next · ←: back · a: the answers · Esc: exit";
 
 export class Learn {
-  constructor(root, { server = null, index = { recordings: [], lessons: [], roles: {} }, payloads = {}, exported = false } = {}) {
+  constructor(root, { server = null, index = { recordings: [], lessons: [] }, payloads = {}, exported = false } = {}) {
     Object.assign(this, { root, server, index, payloads, exported, model: null, place: "lessons" });
     this.own = new Map(); // the visitor's own runs: id -> title
     this.mine = null; // the one that was opened last: lessons show others in between
@@ -244,7 +244,11 @@ export class Learn {
     return true;
   }
 
-  openFirst() { return this.openId(this.index.roles.everyday || this.index.recordings[0].id); }
+  /** Shows the first lesson's recording, or where there is none the first one of all. */
+  openFirst() {
+    const { recordings, lessons } = this.index, wanted = lessons[0]?.recording;
+    return this.openId((recordings.find(({ id }) => id === wanted) || recordings[0]).id);
+  }
 }
 
 /** Mount in the dashboard: loads the index, then follows the page's link or shows the list of lessons. */

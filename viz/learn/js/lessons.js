@@ -22,7 +22,7 @@ const LANE_WORDS = {
 export class Lessons {
   constructor(learn) {
     Object.assign(this, { learn, lesson: null, at: 0, results: new Map() });
-    this.node = aria(el("section", "sl-lessons"), { label: "Lessons" });
+    this.node = aria(el("section"), { label: "Lessons" });
     this.progress = memory.read("learn-progress", {});
   }
 
@@ -54,15 +54,13 @@ export class Lessons {
 
   leave() { this.lesson = null; this.refresh(); }
 
-  /** The recording for a step: by its id, else by its kind. */
+  /** The recording for a step; id null: the run on screen. */
   runFor(step, lesson = this.lesson) {
-    const wanted = step.recording || lesson.recording, { roles, recordings } = this.learn.index;
-    if (!wanted) return { id: null };
-    if (this.learn.exported) return { id: roles[wanted] || null };
-    if (recordings.some(({ id }) => id === wanted)) return { id: wanted };
-    if (roles[wanted]) return { id: roles[wanted] };
-    const id = this.model ? null : roles.everyday || recordings[0]?.id || null;
-    return { id, note: `This lesson was written for a recording of the kind “${wanted}”. There is none here, so it uses the run on screen.` };
+    const wanted = step.recording || lesson.recording, { index, payloads, exported } = this.learn;
+    if (payloads[wanted] || index.recordings.some(({ id }) => id === wanted)) return { id: wanted };
+    if (exported) return { id: null };
+    const id = this.model ? null : index.recordings[0]?.id || null;
+    return { id, note: `This lesson was written for the recording “${wanted}”. It is not here, so the run on screen is used.` };
   }
 
   modelFor(step, lesson) { return this.learn.modelOf(this.runFor(step, lesson).id); }
@@ -130,7 +128,6 @@ export class Lessons {
     if (!this.lesson) this.node.replaceChildren(this.shelf());
     else this.node.replaceChildren(this.ended ? this.end() : this.page());
     if (this.node.getBoundingClientRect().top < 0) this.node.scrollIntoView({ block: "start" }); // the new step begins at its title
-    this.learn.root.classList.toggle("sl-in-lesson", Boolean(this.lesson));
   }
 
   shelf() {
@@ -262,19 +259,9 @@ export class Lessons {
 
   save() {
     return this.learn.attempt(async () => {
-      const { name, text } = await this.learn.ask("learn_export", { lesson: JSON.stringify(this.lesson), run: this.model.id, roles: this.runs() });
+      const { name, text } = await this.learn.ask("learn_export", { lesson: JSON.stringify(this.lesson), run: this.model.id });
       this.learn.say(save({ name, mime: "text/html", text }));
     });
-  }
-
-  /** {what a step's recording is called in the lesson: the id of its run here}. */
-  runs() {
-    const found = {};
-    for (const step of this.lesson.steps) {
-      const wanted = step.recording || this.lesson.recording;
-      if (wanted) found[wanted] = this.runFor(step).id || this.model.id;
-    }
-    return found;
   }
 }
 

@@ -84,7 +84,7 @@ export const goalsOf = ({ goals = [] }) => el("ul", "sl-goals", ...goals.map((go
 export class Words {
   constructor(learn) {
     this.learn = learn;
-    this.node = aria(el("section", "sl-words"), { label: "Words" });
+    this.node = aria(el("section"), { label: "Words" });
   }
 
   build() {

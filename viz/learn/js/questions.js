@@ -56,7 +56,7 @@ export class Question {
     }));
     const picked = this.answers.find((answer) => answer.text === this.chosen);
     const right = this.answers.find((answer) => answer.right);
-    this.feedback.replaceChildren(...(picked ? [el("p", picked.right ? "sl-yes" : "sl-no", picked.why),
+    this.feedback.replaceChildren(...(picked ? [el("p", "", picked.why),
       ...(picked.right ? [] : [el("p", "", `The right answer is “${right.text}”: ${right.why}`)])] : []));
   }
 

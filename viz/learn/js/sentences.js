@@ -28,7 +28,8 @@ export function stepsOf(model, lane, i) {
 
 function treeGuess(it, guesses) {
   const above = new Set(guesses.map((guess) => it.parents[guess.index])).size, place = guesses[0].depth;
-  const named = guesses.slice(0, 3).map((guess) => quoted(guess.text) + (guess.p == null ? "" : ` (${percent(guess.p)})`)).join(", ");
+  const likeliest = [...guesses].sort((a, b) => (b.p ?? 0) - (a.p ?? 0)); // the file has the accepted one first
+  const named = likeliest.slice(0, 3).map((guess) => quoted(guess.text) + (guess.p == null ? "" : ` (${percent(guess.p)})`)).join(", ");
   const after = place === 0 ? "the text" : above === 1 ? "one of these guesses" : `${above} of these guesses`;
   return { sentence: `Place ${place + 1}: the draft reads ${after} and proposes ${count(guesses.length, "token")}: ${named}${guesses.length > 3 ? ", …" : ""}.`,
     more: `That takes ${count(above, "draft pass", "draft passes")}, however many tokens each proposes. The percentages are the draft's probabilities, given the guesses above.` };
@@ -39,7 +40,7 @@ function treeVerdict(it, asked) {
   const rejected = others === 0 ? "" : `${others === 1 ? " The other guess" : ` The ${others} other guesses`} for this place, and all that follow ${others === 1 ? "it" : "them"}, no longer count.`;
   if (!held) {
     const own = it.own ? `: it is ${quoted(it.own.text)}` : "";
-    return { sentence: `Place ${place + 1}: none of ${count(asked.length, "guess", "guesses")} is the target's token${own}. Rejected.`, more: "" };
+    return { sentence: `Place ${place + 1}: ${asked.length === 1 ? "the guess is not" : `none of the ${asked.length} guesses is`} the target's token${own}. Rejected.`, more: "" };
   }
   const better = asked.filter((guess) => guess.p != null && held.p != null && guess.p > held.p).length;
   const rank = better ? `, though the draft found ${better === 1 ? "another token" : `${better} other tokens`} likelier` : "";
@@ -77,10 +78,12 @@ function checkOf(model, it) {
   if (!it.drafted) {
     return { sentence: "Nothing was guessed: the target takes one pass for one token.", more: "That is plain decoding: every token needs a whole pass." };
   }
+  const untaken = it.parents ? it.steps - new Set(it.parents).size : 0;
   return {
     sentence: `Check: the target reads ${it.drafted === 1 ? "the guess" : `all ${it.drafted} guesses`} in one pass. The pass gives the target's own choice at each place and after the last one.`,
     more: `A pass over ${count(it.drafted + 1, "token")} takes ${cost} times as long as one over a single token, measured on the machine of this run`
-      + (cost < 1 + 0.5 * it.drafted ? ": most of a pass goes into reading the model's weights, which are read once for all tokens." : "."),
+      + (cost < 1 + 0.5 * it.drafted ? ": most of a pass goes into reading the model's weights, which are read once for all tokens." : ".")
+      + (untaken > 0 ? ` ${count(untaken, "draft pass", "draft passes")} proposed nothing that was taken.` : ""),
   };
 }
 

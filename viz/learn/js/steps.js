@@ -163,7 +163,7 @@ export class Steps {
     if (it.start < TEXT_BEFORE && this.model.prompt) box.append(promptBefore(this.model, 240));
     this.lane.iterations.slice(0, this.at.iteration).forEach((past, i) => {
       if (past.start + past.gives < it.start - TEXT_BEFORE) return;
-      const group = el("span", "sl-past", el("sup", "", String(i + 1)));
+      const group = el("span", "", el("sup", "", String(i + 1)));
       past.guesses.slice(0, past.accepted).forEach((guess) => group.append(el("span", "sl-kept sd-is-accepted", guess.text)));
       if (past.own) group.append(el("span", `sl-kept sd-is-${past.own.outcome}`, past.own.text));
       box.append(group);
@@ -183,7 +183,7 @@ export class Steps {
   /** The guesses of an iteration that branch. */
   tree(step) {
     const { it } = this, open = this.revealed(step);
-    const tree = treeOf(it, { chosen: Math.max(0, step.at), choose: (k) => this.point(k),
+    const tree = treeOf(it, { byChance: true, chosen: Math.max(0, step.at), choose: (k) => this.point(k),
       shown: (k) => (k < it.drafted ? it.tokens[k].depth < open.places : open.own), fate: (k) => this.fateOf(k, open) });
     tree.classList.add("sl-board");
     return tree;
@@ -195,7 +195,7 @@ export class Steps {
     it.guesses.slice(0, open.places).forEach((guess, k) => {
       const fate = this.fateOf(k, open), cell = guessCell(k, guess.text, fate, guess.p);
       cell.classList.toggle("sl-current", step.at === k);
-      if (["accepted", "rejected"].includes(fate)) cell.append(el("span", "sl-cell-own", guess.outcome === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
+      if (["accepted", "rejected"].includes(fate)) cell.append(el("span", "sl-cell-own", this.verdictOf(guess)));
       board.append(cell);
     });
     if (open.own && it.own) {
@@ -206,6 +206,12 @@ export class Steps {
     const current = board.querySelector(".sl-current");
     if (current) requestAnimationFrame(() => { board.scrollLeft = current.offsetLeft - board.clientWidth / 2; });
     return board;
+  }
+
+  /** The verdict on a guess in a word: under sampling it is kept by chance, and the target's first choice decides nothing. */
+  verdictOf({ outcome, other }) {
+    if (this.model.rule === "sampling") return outcome === "accepted" ? "kept" : "not kept";
+    return outcome === "rejected" && other != null ? `target: ${visible(other)}` : "agrees";
   }
 
   /** Two bars on one scale: the time spent so far, and plain decoding's time for the tokens that the iteration gives. */

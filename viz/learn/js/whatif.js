@@ -154,10 +154,10 @@ export class WhatIf {
 
 /** A labelled slider: {node, value, set}. */
 function slider(label, { min, max, step, value, shown = String }, act) {
-  const output = el("output", "sl-value"), input = range(label, { min, max, step, value, cls: "sl-slider" }, (x) => { say(); act(x); });
+  const output = el("output", "sl-value"), input = range(label, { min, max, step, value }, (x) => { say(); act(x); });
   const say = () => { output.textContent = shown(Number(input.value)); aria(input, { valuetext: output.textContent }); };
   say();
-  return { node: el("label", "sl-slide", el("span", "sl-slider-name", label), input, output), get value() { return Number(input.value); },
+  return { node: el("label", "sl-slide", el("span", "", label), input, output), get value() { return Number(input.value); },
     set(x) { input.value = x; say(); } };
 }
 

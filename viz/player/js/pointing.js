@@ -88,7 +88,7 @@ const Pointing = {
   /** A button, or a hint, that leads to the Learn tab's explanation of the token's iteration, where there is one. */
   wayToExplain(lane, token) {
     if (!this.options.explain || !this.lanes[lane] || this.live || this.partial) return null;
-    const act = this.isHeld || this.popup.sheet ? "Explain this token" : "Click the token for a step-by-step explanation";
+    const act = this.isHeld || this.popup.sheet ? "Explain this token" : "Click the token, or press e, for a step-by-step explanation";
     if (!this.isHeld && !this.popup.sheet) return el("p", "sd-mute", `${act}.`);
     return button(act, () => this.explain({ lane, token }), { cls: "sd-explain" });
   },

@@ -55,7 +55,7 @@ function pictureNodes({ text, rows }) {
 
 /** The explanation of a token's fate, as nodes. */
 export function detailNodes(details) {
-  const head = el("div", "sd-pop-head", el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, visible(details.text)),
+  const head = el("div", "sd-pop-head", el("span", `sd-tk sd-${LETTERS[details.fate]}`, visible(details.text)),
     el("b", "", details.fate), el("span", "sd-mute", GLOSSARY[details.fate]));
   const parts = [head, el("p", "sd-mute", details.where)];
   if (details.why) parts.push(el("p", "", details.why));

@@ -31,7 +31,7 @@ const Shell = {
     this.verdict = aria(el("p", "sd-verdict"), { live: "polite" });
     this.chips = aria(el("div", "sd-chips"), { role: "group", label: "Texts shown" });
     this.texts = el("div", "sd-texts");
-    this.panels = el("div", "sd-panels");
+    this.panels = el("div");
     this.guide = guide(this.buildLegend(true));
     const words = el("div", "sd-words", head, this.shows, this.picture, this.fact);
     this.root.replaceChildren(words, this.race, el("div", "sd-bar", this.verdict, this.chips), this.texts, this.panels, this.guide);
@@ -69,10 +69,10 @@ const Shell = {
     const legend = el("div", whole ? "sd-legend sd-legend-whole" : "sd-legend");
     const entry = (mark, text) => legend.append(el("span", "sd-key", mark, ...termed(text)));
     entry(el("i", "sd-swatch sd-swatch-guess"), "a guess by the draft");
-    entry(el("i", "sd-swatch sd-swatch-check"), "a pass of the target");
+    entry(el("i", "sd-swatch"), "a pass of the target");
     for (const letter of "ardcbp") {
       const node = termButton(FATES[letter]);
-      node.classList.add("sd-tk", "sd-still", `sd-${letter}`);
+      node.classList.add("sd-tk", `sd-${letter}`);
       legend.append(node);
     }
     entry(el("i", "sd-swatch sd-swatch-band"), "shaded, unshaded: one iteration each");

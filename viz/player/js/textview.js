@@ -88,7 +88,7 @@ export class TextView {
       for (let k = it.first; k < it.first + it.fates.length; k++) {
         if (this.blockEnds(k)) { this.openBlock(k); node = null; }
         if (!node) {
-          node = el("span", this.built % 2 ? "sd-it sd-band" : "sd-it");
+          node = el("span", this.built % 2 ? "sd-band" : "");
           it.nodes.push(node);
           this.block.append(node);
         }
