@@ -167,10 +167,20 @@ class FakeBackend(Backend):
         return "A stand-in for tests."
 
 
+def live_texts(events: list[Event]) -> dict[tuple[int, int], list[int]]:
+    """The text of every (lane, repeat) according to the ``iterations`` events."""
+    texts: dict[tuple[int, int], list[int]] = {}
+    for event in events:
+        if event.kind == "iterations":
+            text = texts.setdefault((event.data["lane"], event.data["repeat"]), [])
+            for item in event.data["items"]:
+                text += [token for token, fate in item["d"] if fate == "accepted"]
+                text += [item["e"][0]] if item["e"] else []
+    return texts
+
+
 def check_stream(events: list[Event]) -> None:
     """The invariants of every whole stream: one run, no gap, one last event, and texts as in the run."""
-    from .soak import live_texts  # brings the server's packages
-
     assert len({event.run for event in events}) == 1
     assert [event.seq for event in events] == list(range(len(events)))
     assert [event.kind in LAST_KINDS for event in events] == [False] * (len(events) - 1) + [True]

@@ -30,7 +30,7 @@ from tests import web
 from tests.commands import command
 from tests.fakes import ScriptedRunner
 from tests.runs import make_run
-from tests.soak import free_port
+from tests.serving import free_port
 
 
 def arguments(tiny_pair, *more):

@@ -20,8 +20,7 @@ from decoding.records.events import numbered
 from tests import web
 from tests.commands import command
 from tests.fakes import FakeBackend, begin, compare, last_sentence, small_request
-from tests.serving import BODY, answered, served_at
-from tests.soak import free_port
+from tests.serving import BODY, answered, free_port, served_at
 
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 BROKEN = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnope"

@@ -19,7 +19,7 @@ from huggingface_hub import SpaceCard
 from packaging.requirements import Requirement
 
 import app
-from tests.soak import free_port
+from tests.serving import free_port
 from viz import assets
 from viz.tools.space import CPU_WHEELS, HARDWARE, ROOT, build, requirements
 from viz.tools.space_rehearsal import faults_in_log, started, variables
