@@ -1,5 +1,7 @@
 """Iterations whose guesses branch, in the player and step by step in the Learn tab."""
 
+from copy import deepcopy
+
 import pytest
 
 from decoding.records.proposal import depths_of, path_to
@@ -122,8 +124,10 @@ def test_a_tree_fits_a_phone_and_axe_finds_nothing_serious(opened, run):
 
 
 def test_step_by_step_shows_a_place_after_the_other(opened, run):
-    number = branching(run)
+    run, number = deepcopy(run), branching(run)
     it = run.lanes[TREE].iterations[number]
+    first = [k for k, parent in enumerate(it.parents) if parent < 0]
+    it.drafted[first[1]].p_draft = it.drafted[0].p_draft + 0.01  # the accepted guess is not the likeliest one
     show = {"view": "steps", "lane": "tree:8", "iteration": number}
     lesson = {"id": "tree", "title": "T", "about": "a", "minutes": 1, "recording": "tree"}
     steps = [{"title": "One", "text": ["Text."], "show": show}]
@@ -132,6 +136,10 @@ def test_step_by_step_shows_a_place_after_the_other(opened, run):
     for _ in range(40):
         said.append(page.locator(".sl-caption .sl-sentence").inner_text())
         seen.append(page.locator(".sd-tree button:visible").count())
+        if said[-1].startswith("Check:"):  # before the verdict nothing tells which guess holds
+            found = boxes(page)
+            assert len(found) == it.n_drafted
+            assert sorted(first, key=lambda k: found[k]["y"]) == sorted(first, key=lambda k: -it.drafted[k].p_draft)
         spent.append(float(page.locator(".sl-cost-row .sl-value").first.inner_text()))
         if said[-1].startswith("Iteration"):
             break

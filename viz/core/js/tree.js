@@ -11,11 +11,12 @@ const HIGH = 30, GAP = 24, TEXT = 20; // px: a row, the space before a column, t
 const LETTER = 7.6, FRAME = 34, WIDEST = 104; // px: a letter in its box, what the box adds, the widest box
 
 /** {row, column, parent, children} of each token of the iteration, and in the last place of the text before them. byChance: guesses
- * for one place by the draft's probability, the target's own token after them; else what is kept comes first. */
-function layOut(it, byChance) {
-  const parents = [...it.parents, ...(it.own ? [it.accepted - 1] : [])], text = parents.length;
+ * for one place by the draft's probability, the target's own token after them; else what is kept comes first. withOwn: whether that
+ * token has a place at all. */
+function layOut(it, byChance, withOwn) {
+  const parents = [...it.parents, ...(withOwn ? [it.accepted - 1] : [])], text = parents.length;
   const nodes = [...parents, null].map((parent, index) => ({ parent: parent === -1 ? text : parent, column: index === text ? -1 : it.tokens[index].depth, children: [] }));
-  const own = it.own ? [it.drafted] : [], guesses = [...it.parents.keys()]; // accepted ones are the first
+  const own = withOwn ? [it.drafted] : [], guesses = [...it.parents.keys()]; // accepted ones are the first
   const inOrder = byChance ? [...guesses.sort((a, b) => (it.tokens[b].p ?? 0) - (it.tokens[a].p ?? 0)), ...own] : [...own, ...guesses];
   for (const index of inOrder) nodes[nodes[index].parent].children.push(index);
   let last = 0;
@@ -28,7 +29,7 @@ function layOut(it, byChance) {
   };
   place(text);
   const widths = [];
-  it.tokens.forEach((token, k) => {
+  it.tokens.slice(0, text).forEach((token, k) => {
     const { column } = nodes[k], wide = Math.min(WIDEST, FRAME + LETTER * Math.max(1, token.text.length));
     widths[column] = Math.max(widths[column] ?? 0, wide);
   });
@@ -40,8 +41,8 @@ function layOut(it, byChance) {
 /** The tree as an element. fate(k), shown(k): what is known of token k; choose(k): called when it is chosen; chosen: the first
  * one; byChance: see layOut. Arrow keys lead to the guess before or after, and to the one above or below. */
 export function treeOf(it, { fate = (k) => it.tokens[k].outcome, shown = () => true, choose = () => {}, chosen = 0, byChance = false } = {}) {
-  const { nodes, text, width, height, left } = layOut(it, byChance);
-  const buttons = it.tokens.map((token, k) => nodeButton(it, k, fate(k), shown(k), nodes[k], left));
+  const { nodes, text, width, height, left } = layOut(it, byChance, Boolean(it.own) && shown(it.drafted));
+  const buttons = it.tokens.slice(0, text).map((token, k) => nodeButton(it, k, fate(k), shown(k), nodes[k], left));
   const pick = (k) => {
     buttons.forEach((node, i) => { aria(node, { pressed: i === k }).tabIndex = i === k ? 0 : -1; });
     choose(k);
