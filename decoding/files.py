@@ -72,10 +72,21 @@ def whole_folder(folder: Path, is_whole: Callable[[], bool]) -> Iterator[Path]:
             os.replace(beside, folder)
         except OSError:
             if not is_whole():
-                shutil.rmtree(folder)
-                os.replace(beside, folder)
+                _swap(beside, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _swap(beside: Path, folder: Path) -> None:
+    """Puts ``beside`` in the place of ``folder``, which stays as it was if that fails. Raises OSError."""
+    before = beside.with_name(f"{beside.name}.before")
+    os.replace(folder, before)
+    try:
+        os.replace(beside, folder)
+    except OSError:
+        os.replace(before, folder)
+        raise
+    shutil.rmtree(before)
 
 
 class ProcessFolder(tempfile.TemporaryDirectory[str]):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -20,7 +21,7 @@ from decoding.analysis.whatif import Replay
 from decoding.engines.projections import read_projections
 from decoding.engines.slim import is_slim, materialise, read_head_ids
 from decoding.errors import UserError
-from decoding.files import sha256_of
+from decoding.files import sha256_of, whole_folder
 from decoding.lookahead import policy_files
 from decoding.lookahead.fitted import load_heads, make_policy, need_head
 from decoding.lookahead.lanes import parse_lane
@@ -229,6 +230,28 @@ def test_a_specdecpp_head_of_depth_zero_needs_no_block(tmp_path):
     np.testing.assert_allclose(linear, load_heads(tmp_path, TARGET, DRAFT)["specdecpp"].score_chain(features))
 
 
+def test_a_folder_whose_place_cannot_be_taken_leaves_the_old_one(tmp_path, monkeypatch):
+    def write(text: str) -> None:
+        with whole_folder(tmp_path / "draft", is_whole=lambda: False) as new:
+            (new / "config.json").write_text(text)
+
+    write("old")
+    write("newer")
+    replace, calls = os.replace, []
+
+    def failing(source, target):  # the folder is taken; the old one moves aside; the new one does not move
+        calls.append(source)
+        if len(calls) == 3:
+            raise OSError("the disk is gone")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match="gone"):
+        write("newest")
+    assert (tmp_path / "draft" / "config.json").read_text() == "newer"
+    assert [path.name for path in tmp_path.iterdir()] == ["draft"]
+
+
 @pytest.mark.parametrize(
     "place, target, draft, words",
     [
@@ -253,14 +276,25 @@ def test_no_policies_and_those_of_other_weights_are_refused_where_a_lane_needs_t
         ("disco", lambda fields: fields.pop("tuned")),
         ("disco", lambda fields: fields.update(extra=1)),
         ("disco", lambda fields: fields.update(architecture=None)),
+        ("disco", lambda fields: fields["tuned"].update(threshold=7)),
+        ("disco", lambda fields: fields["tuned"].update(sl_max="many")),
+        ("disco", lambda fields: fields["tuned"].update(sl_max=1000)),
         ("disco", lambda fields: fields["tuned"].pop("threshold")),
         ("disco", lambda fields: fields["tuned"].update(sure_at=[[0.5]])),
         ("specdecpp", lambda fields: fields["tuned"].update(threshold=math.nan)),
+        ("specdecpp", lambda fields: fields["tuned"].update(sl_max=1)),
         ("specdecpp", lambda fields: fields["architecture"].update(feature="warp")),
+        ("specdecpp", lambda fields: fields["architecture"].update(depth=-1)),
+        ("specdecpp", lambda fields: fields["architecture"].update(depth=10**9)),
         ("costaware", lambda fields: fields["tuned"].update(ledger=[[0.5, 0, []]])),
         ("costaware", lambda fields: fields["tuned"].update(next=[0.1, 0.2])),
         ("costaware", lambda fields: fields["tuned"].update(sl_max="many")),
         ("costaware", lambda fields: fields["tuned"]["first"].pop("missed")),
+        ("costaware", lambda fields: fields["tuned"].update(this="none")),
+        ("costaware", lambda fields: fields["tuned"].update(ledger="none")),
+        ("costaware", lambda fields: fields["tuned"].pop("recent")),
+        ("costaware", lambda fields: fields["tuned"].update(caution=0)),
+        ("costaware", lambda fields: fields.update(policy="disco")),
     ],
 )
 def test_a_damaged_description_is_reported(folder, policy, change):

@@ -11,11 +11,11 @@ from pathlib import Path
 from ..errors import UserError, first_line
 from ..records.pairs import PairDescription, find_pair
 from ..records.trace import Run
-from .base import LookaheadPolicy
+from .base import SL_CAP_LEARNED, LookaheadPolicy
 from .heads import Head
 from .lanes import Lane
 from .policy_files import AGAIN, exists, read_policy
-from .spec import all_specs
+from .spec import PolicySpec, all_specs
 
 FOLDER = "policies"
 
@@ -41,13 +41,24 @@ def load_heads(folder: Path, target_fingerprint: str | None, draft_fingerprint: 
         try:
             policy = read_policy(folder, name, target_fingerprint, draft_fingerprint)
             head = spec.head_from(policy.weights, policy.architecture, policy.tuned)
-            spec.build(None, head)  # reads all settings
+            _check_bounds(spec, head)
             heads[name] = head
         except UserError as error:
             heads.faults[name] = str(error)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             heads.faults[name] = f"The file of the policy {name} is damaged ({first_line(error)}): {AGAIN}."
     return heads
+
+
+def _check_bounds(spec: PolicySpec, head: Head) -> None:
+    """Makes the policy once, which reads all settings. Raises ValueError for an SL_max or an argument out of range."""
+    cap, argument = spec.build(None, head).cap, spec.argument
+    if cap is None or not 1 <= cap <= SL_CAP_LEARNED:
+        raise ValueError(f"its SL_max is {cap}")
+    if argument is not None and argument.meaning in head.tuned:
+        number = head.tuned[argument.meaning]
+        if not argument.low <= number <= argument.high:
+            raise ValueError(f"its {argument.meaning} is {number}")
 
 
 def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:

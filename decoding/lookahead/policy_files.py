@@ -84,6 +84,8 @@ def read_policy(
     if fields.pop("schema", None) != SCHEMA:
         raise UserError(f"The file of the policy {policy} is of another version: {AGAIN}.")
     found = PolicyFile(**fields, weights=weights)
+    if found.policy != policy:
+        raise UserError(f"The file of the policy {policy} is damaged: {AGAIN}.")
     for what, want, got in (
         ("target", target_fingerprint, found.target_fingerprint),
         ("draft", draft_fingerprint, found.draft_fingerprint),

@@ -24,6 +24,7 @@ from .heads import HIGHEST, LEADS, Architecture, Weights, leads_of
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 HINGES = (1.0, 3.0, HIGHEST)  # nats: the last layer sees min(lead, hinge) for each
+DEEPEST = 16  # blocks of a head
 SHORTEST = 2  # published: 2 <= SL <= 20; fitting may raise the upper bound
 
 
@@ -45,6 +46,8 @@ class SpecDecHead:
         self._lead_of = LEADS[self.feature]
         self.needs = frozenset({"hidden"} if self._lead is None else {"hidden", self.feature})
         self._bias, self._depth = weights["bias"], int(architecture["depth"])
+        if not 0 <= self._depth <= DEEPEST:
+            raise ValueError(f"a depth of {self._depth}")
         size = len(self._bias)
         self._block = weights["block"].reshape(size, size) if self._depth else np.empty((0, 0), dtype=np.float32)
         out = weights["out"].reshape(size + 1)
@@ -102,6 +105,8 @@ class SpecDecPlusPlus(LookaheadPolicy):
         self._head = head
         self.needs = head.needs
         self.cap = int(head.tuned.get("sl_max", SL_CAP))
+        if self.cap < SHORTEST:
+            raise ValueError(f"its SL_max is {self.cap}")
         self._threshold = threshold
 
     def reset(self, context: LaneContext) -> None:
