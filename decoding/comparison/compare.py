@@ -126,7 +126,7 @@ class Comparison:
         names = (prepared.draft_of(lane) for lane in prepared.lanes if lane.is_oracle)
         for draft in dict.fromkeys(name for name in names if name is not None):
             assert reference is not None, "no oracle runs without the target's own text"
-            yield "progress", _progress("chain", f"Not timed: what {draft} guesses along the text, for the oracle")
+            yield "progress", _progress("chain", f"Not timed: all that {draft} would guess, for the oracle and What if")
             self._decoded.chains[draft] = chain_of(prepared, draft, reference.output, self._cancel)
 
     def _warm_up(self) -> RawEvents:

@@ -80,10 +80,10 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
     others = [draft for draft in result.drafts if draft.name != best.name]
     if others:
         second = max(others, key=lambda draft: _gain(result, draft).value)
-        c, match = (result.value(name, draft=second.name) for name in ("c", "match_rate"))
+        match = result.value("match_rate", draft=second.name)
         sentences.append(
             f"The next best is {second.name} with {_policy(second)}: {_gain(result, second).value:.2f}× "
-            f"(c {c:.3f}, match rate {match:.0%})."
+            f"(at its best SL a guess costs {result.guess_cost(second):.3f} passes; match rate {match:.0%})."
         )
     c, match, limit = (result.value(name, draft=best.name) for name in ("c", "match_rate", "break_even_c"))
     sentences.append(

@@ -78,8 +78,9 @@ class Collector:
         self._kept = KeptTexts(pair, max_new_tokens)
         self._files: dict[str, Lines] = {}
         self._by_prompt = {record["prompt"]: record for record in self._file("texts", "refuse").records}
-        if any(self._by_prompt.get(one.id, {}).get("of", _digest(one)) != _digest(one) for one in self.prompts):
-            raise UserError(f"The suite's prompts have changed since {folder} was begun: choose another folder.")
+        for prompt in self.prompts:  # texts of earlier versions do not say of what they are
+            if self._by_prompt.get(prompt.id, {}).get("of") not in (None, _digest(prompt)):
+                raise UserError(f"The suite's prompts have changed since {folder} was begun: choose another folder.")
         self.costs: Costs
 
     # -- texts and chains

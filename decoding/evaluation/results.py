@@ -150,6 +150,11 @@ class EvaluationResult:
             raise UserError(f"This evaluation lacks the {metric} of {of or 'the draft'}: run it again.")
         return found
 
+    def guess_cost(self, draft: Draft) -> float:
+        """c, with the first step's extra cost spread over the guesses of the draft's best fixed SL."""
+        first = self.setting.costs.first_step.get(draft.name, 0.0)
+        return self.value("c", draft=draft.name) + first / max(1, draft.best_sl)
+
     def curve(self, metric: str, suite: str = ALL) -> dict[float, float]:
         """Place -> value of the draft's ``metric@place``."""
         begin = f"{metric}@"

@@ -157,7 +157,7 @@ def too_long_sentence(result: EvaluationResult) -> str:
 def draw_by_cost(result: EvaluationResult) -> Drawing:
     """Match rate over the cost of a guess, with curves of equal speedup."""
     figure = go.Figure()
-    highest = 1.15 * max(_guess_cost(result, draft) for draft in result.drafts)
+    highest = 1.15 * max(result.guess_cost(draft) for draft in result.drafts)
     steps = np.linspace(0.0, highest, 25)
     curves = [modelled_gains(result, c) for c in steps]
     for level in EQUAL:
@@ -181,7 +181,7 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
         gain, match = _static_gain(result, draft), result.find("match_rate", draft=draft.name)
         name = f"{plain(draft.name)}, {gain.value:.2f}×"
         figure.add_scatter(
-            x=[_guess_cost(result, draft)],
+            x=[result.guess_cost(draft)],
             y=[_match(result, draft)],
             mode="markers",
             name=name,
@@ -219,7 +219,7 @@ def fastest(result: EvaluationResult) -> Draft:
 def equal_sentence(result: EvaluationResult) -> str:
     """What the curves say, with the draft that gains most as the example."""
     best = fastest(result)
-    c = _guess_cost(result, best)
+    c = result.guess_cost(best)
     gain = float(np.interp(_match(result, best), MATCHES, modelled_gains(result, c)))
     match = float(np.interp(gain, modelled_gains(result, c / 2), MATCHES))
     example = f": a draft of half the cost of {best.name} would be as fast with {match:.0%} right" if c else ""
@@ -231,12 +231,6 @@ def equal_sentence(result: EvaluationResult) -> str:
 
 def _cost(result: EvaluationResult, draft: Draft) -> float:
     return result.value("c", draft=draft.name)
-
-
-def _guess_cost(result: EvaluationResult, draft: Draft) -> float:
-    """c, with the first step's extra cost spread over the guesses of the draft's best fixed SL."""
-    first = result.setting.costs.first_step.get(draft.name, 0.0)
-    return _cost(result, draft) + first / max(1, draft.best_sl)
 
 
 def _match(result: EvaluationResult, draft: Draft) -> float:
@@ -257,7 +251,7 @@ def _shape(draft: Draft) -> str:
 
 def shape_sentence(result: EvaluationResult) -> str:
     """The best draft by cost, and the pair of about equal parameters and opposite shapes, if there is one."""
-    c = {draft.name: _guess_cost(result, draft) for draft in result.drafts}
+    c = {draft.name: result.guess_cost(draft) for draft in result.drafts}
     match = {draft.name: _match(result, draft) for draft in result.drafts}
     gain = {draft.name: _static_gain(result, draft).value for draft in result.drafts}
     best, closest = max(gain, key=gain.__getitem__), max(match, key=match.__getitem__)

@@ -4,7 +4,7 @@ import { aria, button, el, range, select } from "../../core/js/dom.js";
 import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
 import { speedupChart } from "../../core/js/charts.js";
 import { Confidence } from "../../core/js/policies.js";
-import { SL_CAP, breakEven, modelSpeedup, withCosts } from "../../core/js/replay.js";
+import { SL_CAP, breakEven, guessesAtOnce, modelSpeedup, withCosts } from "../../core/js/replay.js";
 import { HeatMap, speedBars } from "./charts.js";
 
 const CHECKS = {
@@ -113,8 +113,9 @@ export class WhatIf {
 
   /** A draft's two figures, and what they come to. */
   aboutDraft(name) {
-    const best = this.model.bestStatic(undefined, name);
-    return `On this text ${name} is right at ${percent(this.model.matchRate(name))} of the places and has a measured c of ${small(this.model.costs.c[name])}; its best SL with hindsight, ${best.sl}, decodes ${times(best.speedup)} as fast as plain decoding.`;
+    const best = this.model.bestStatic(undefined, name), { costs } = this.model;
+    const cost = guessesAtOnce(costs, name) ? `makes all guesses of an iteration for ${small(costs.first[name])} passes` : `has a measured c of ${small(costs.c[name])}`;
+    return `On this text ${name} is right at ${percent(this.model.matchRate(name))} of the places and ${cost}; its best SL with hindsight, ${best.sl}, decodes ${times(best.speedup)} as fast as plain decoding.`;
   }
 
   /** The c from which on no static SL gains, at the chosen cost of checks. */
