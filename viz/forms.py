@@ -19,8 +19,12 @@ from decoding.records.events import Event
 
 from .session import Visits, address_of, delta_of
 
-QUIET: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
-"""The options of the page's own events: no overlay, no waiting for others' events, not in the API."""
+QUEUED: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
+"""The options of jobs: no overlay, no waiting for others' events, not in the API."""
+QUIET: dict[str, Any] = {**QUEUED, "queue": False}
+"""Those of the page's own quick events. Where one of them ends in the queue while a job joins it, Gradio's client
+closes the stream of events of both, and the job's first news are lost.
+"""
 IN_BROWSER: dict[str, Any] = {"fn": None, "api_visibility": "private"}
 """Those of events that run in the browser alone, as ``js``."""
 
@@ -89,7 +93,7 @@ def wire_job(
         return gr.update(value="Stopping", interactive=False)  # the current pass or process start still finishes
 
     outputs = [view, run, stop]
-    gr.on([run.click, *triggers], work, list(fields), outputs, concurrency_id="race", trigger_mode="multiple", **QUIET)
+    gr.on([run.click, *triggers], work, list(fields), outputs, concurrency_id="race", trigger_mode="multiple", **QUEUED)
     stop.click(cancel, None, stop, queue=False, show_progress="hidden", api_visibility="private")
 
 
