@@ -108,6 +108,19 @@ def test_the_learn_tab_shows_the_whole_run_where_it_had_shown_its_first_timing(p
     page.get_by_role("tab", name="Race").click()
 
 
+def test_a_reload_shows_the_run_again_and_says_that_it_ended(page, scripted):
+    page.reload()
+    expect(page.locator(".sp-status")).to_contain_text("The timings made by then are shown.")
+    expect(page.locator(".sd-sentence")).to_contain_text("(1 of 3 timings)")
+    scripted[1].go_on.set()
+    page.get_by_role("button", name="Start again").click()
+    expect(page.locator(".sd-place")).to_contain_text("· 3 timings")
+    page.reload()
+    expect(page.locator(".sd-prompt").first).to_contain_text("def f(x):")
+    expect(page.locator(".sd-place")).to_contain_text("· 3 timings")
+    expect(page.locator(".sp-status")).to_be_hidden()
+
+
 def test_no_further_timings_are_made_when_nobody_looks(page):
     page.evaluate("""() => {
       const later = window.setTimeout;

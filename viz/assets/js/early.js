@@ -4,7 +4,7 @@
  * the Race tab's view. A player plays it on a cover over the page; when the view is ready, it takes over that player.
  */
 import { aria, el } from "../../core/js/dom.js";
-import { memory } from "../../core/js/files.js";
+import { memory, memoryOfTab } from "../../core/js/files.js";
 import { tokenBox } from "../../core/js/tokens.js";
 import { mount } from "../../player/js/main.js";
 
@@ -30,17 +30,24 @@ function isDark(theme) {
   return theme === "dark" || (theme !== "light" && window.matchMedia("(prefers-color-scheme: dark)").matches);
 }
 
-/** Plays it, unless the link names another run or a lesson. */
+/** After a reload, what the tab had on screen: {run, underway, timed}; {} without one, or where the link names a run itself. */
+export function reloaded(query) {
+  const [{ type } = {}] = performance.getEntriesByType("navigation");
+  return type !== "reload" || packedRun() || ["run", "learn"].some((name) => query.has(name)) ? {} : memoryOfTab.read("race", {});
+}
+
+/** Plays it, unless the link names another run or a lesson, or the tab had another on screen. */
 export function begin() {
   const query = new URLSearchParams(window.location.search), value = firstValue();
   if (!value || ["run", "lesson", "learn"].some((name) => query.has(name)) || asksForAnother(query) || packedRun()) return;
+  const { payload } = JSON.parse(value).events[0].data, before = reloaded(query).run;
+  if (before && before !== payload.id) return;
   cover = el("div", `sp-early${isDark(query.get("__theme")) ? " dark" : ""}`);
   const root = el("div", "sp-player");
   cover.append(el("div", "speculoscope sp-early-head", el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content),
     el("p", "sp-note", "A recorded run plays while the rest of the page loads.")), root);
   document.body.prepend(cover);
   player = mount(root);
-  const { payload } = JSON.parse(value).events[0].data;
   run = payload.id;
   player.load(payload);
   open(player);

@@ -3,10 +3,10 @@
  * Gradio renders only static templates; texts of models and users are set with textContent.
  */
 
-import { RUN_FILE, ask, copied, opener, orSay, runId, save, unpackRun } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, memoryOfTab, opener, orSay, runId, save, unpackRun } from "../../core/js/files.js";
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
 import { mount } from "../../player/js/main.js";
-import { asksForAnother, packedRun, takeOver } from "./early.js";
+import { asksForAnother, packedRun, reloaded, takeOver } from "./early.js";
 import { carry, explain } from "./learn.js";
 import { Plots } from "./plots.js";
 import { Status } from "./status.js";
@@ -39,18 +39,16 @@ class Race {
     this.begin(props.value);
   }
 
-  /** The first run on screen: the link's run, else the recorded one of the page. */
+  /** The first run on screen: the link's run, or after a reload the one before, else the recorded one of the page. */
   begin(value) {
-    const query = new URLSearchParams(window.location.search), packed = packedRun();
-    const run = query.has("learn") ? null : query.get("run"), t = parseFloat(query.get("t"));
+    const query = new URLSearchParams(window.location.search), packed = packedRun(), before = reloaded(query);
+    const run = query.has("learn") ? null : query.get("run") ?? before.run, t = parseFloat(query.get("t"));
     if (this.early) {
       this.run = this.early.run;
       this.shown();
-      return;
-    }
-    if (packed || run != null) {
+    } else if (packed || run != null) {
       const opening = packed ? this.openPacked(packed) : this.open(run, Number.isFinite(t) ? t : null);
-      opening.catch((error) => { // which is said after what comes in its place is shown
+      this.queue = opening.catch((error) => { // which is said after what comes in its place is shown
         if (value) this.receive(value);
         this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
       });
@@ -59,6 +57,13 @@ class Race {
       this.status.say("The form is filled in from this link: press Run.");
     } else if (value) this.receive(value);
     else this.status.say("There is no recorded run here: press Run to make one.");
+    if (before.underway) this.queue = this.queue.then(() => this.offerAgain(before.timed));
+  }
+
+  /** A run ends with the page that asked for it; the server keeps the timings that were made by then. */
+  offerAgain(timed) {
+    this.status.say(`The run in progress ended when this page was left or reloaded.${timed ? " The timings made by then are shown." : ""}`);
+    this.status.offer("Start again", () => document.getElementById("run").click());
   }
 
   /** The run that a link carries in itself: its file, deflated, in base64. */
@@ -102,6 +107,7 @@ class Race {
     this.run = payload.id;
     this.status.say("");
     this.player.load(payload);
+    this.remember(false);
     this.shown();
   }
 
@@ -130,6 +136,12 @@ class Race {
     }
     this.wanted = next;
     for (const event of events) this.hear(event);
+    this.remember(!["finished", "cancelled", "failed"].includes(events.at(-1)?.kind));
+  }
+
+  /** What a reload shows again, and whether it ends a run. */
+  remember(underway) {
+    memoryOfTab.write("race", { run: this.run, underway, timed: this.run != null && this.run === this.live });
   }
 
   /** The run on screen stays until the new one has started. */
