@@ -23,7 +23,7 @@ from decoding.records.run_file import to_plain
 from viz.figures.answers import CAUSES
 from viz.figures.evaluation import fastest
 from viz.player.names import lane_name
-from viz.reports.report import PAPERS, DraftsReport, EvaluationReport, beside_evaluation, is_stale, with_names
+from viz.reports.report import PAPERS, DraftsReport, EvaluationReport, beside_policy, beside_sl, is_stale, with_names
 from viz.reports.tab import MOST_KEPT, Kept, _answers, _finish, job_options
 
 from .evaluations import make_drafts, make_evaluation, make_papers, on_clock
@@ -274,12 +274,25 @@ def test_two_tabs_with_two_best_sls_say_which_to_take():
     one = drafts.drafts[0]
     evaluation.setting.draft = one.name
     evaluation.lanes["static-opt"] = f"static:{one.best_sl}"
-    assert beside_evaluation(drafts, evaluation) == ""
+    assert beside_sl(drafts, evaluation) == ""
     evaluation.lanes["static-opt"] = f"static:{one.best_sl + 1}"
     evaluation.setting.validation_prompts, drafts.setting.validation_prompts = 160, 20
-    assert f"chosen on 20: use {one.best_sl + 1}" in beside_evaluation(drafts, evaluation)
+    assert f"chosen on 20: use {one.best_sl + 1}" in beside_sl(drafts, evaluation)
     drafts.setting.validation_prompts = 400
-    assert f"use {one.best_sl}" in beside_evaluation(drafts, evaluation)
+    assert f"use {one.best_sl}" in beside_sl(drafts, evaluation)
     evaluation.setting.target_dtype = "float16"
-    said = beside_evaluation(drafts, evaluation)
+    said = beside_sl(drafts, evaluation)
     assert "in float16; here, in" in said and "of the format that you run" in said
+
+
+def test_two_tabs_with_two_best_policies_say_so():
+    drafts, evaluation = make_drafts(), make_evaluation()
+    one, best = drafts.drafts[0], fastest(evaluation)
+    one.name, one.best_lane = evaluation.setting.draft, f"shallow/{best}"
+    assert best and beside_policy(drafts, evaluation) == ""
+    one.best_lane = "shallow/heuristic"
+    there, here = (evaluation.value("speedup", policy) for policy in (best, "heuristic"))
+    said = beside_policy(drafts, evaluation)
+    assert f"{there:.2f}× over its 12 test prompts, where Heuristic gives {here:.2f}×" in said
+    one.best_lane = "shallow/disco"  # which the evaluation does not have
+    assert beside_policy(drafts, evaluation) == ""

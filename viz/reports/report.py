@@ -260,11 +260,29 @@ class DraftsReport(Report):
 
     def beside(self, folder: Path) -> list[str]:
         path = EvaluationReport.shipped_file(self.result.setting.pair, folder)
-        sentence = beside_evaluation(self.result, load_result(path)) if path.is_file() else ""
-        return [sentence] if sentence else []
+        if not path.is_file():
+            return []
+        evaluation = load_result(path)
+        return [say for say in (beside_policy(self.result, evaluation), beside_sl(self.result, evaluation)) if say]
 
 
-def beside_evaluation(drafts: EvaluationResult, evaluation: EvaluationResult) -> str:
+def beside_policy(drafts: EvaluationResult, evaluation: EvaluationResult) -> str:
+    """That the two tabs have different policies first with the same draft; "" if they do not."""
+    chosen = next((one.best_policy for one in drafts.drafts if one.name == evaluation.setting.draft), None)
+    first = fastest(evaluation)
+    here = evaluation.find("speedup", chosen) if chosen else None
+    if first is None or here is None or first == chosen:
+        return ""
+    there = evaluation.need("speedup", first)
+    overlap = here.high is not None and there.low is not None and here.high >= there.low
+    return (
+        f"The Evaluation tab has {lane_name(first)} first with {evaluation.setting.draft}: {there.value:.2f}× over its "
+        f"{prompts_of(evaluation)[0]} test prompts, where {lane_name(chosen)} gives {here.value:.2f}×"
+        f"{'; their intervals overlap' if overlap else ''}."
+    )
+
+
+def beside_sl(drafts: EvaluationResult, evaluation: EvaluationResult) -> str:
     """Why the two tabs recommend different static SLs for the same draft, and which one to use; "" if they agree."""
     same = next((one for one in drafts.drafts if one.name == evaluation.setting.draft), None)
     if same is None or same.best_sl == evaluation.static_opt:
