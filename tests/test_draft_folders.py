@@ -237,15 +237,13 @@ def test_a_folder_whose_place_cannot_be_taken_leaves_the_old_one(tmp_path, monke
 
     write("old")
     write("newer")
-    replace, calls = os.replace, []
 
-    def failing(source, target):  # the folder is taken; the old one moves aside; the new one does not move
-        calls.append(source)
-        if len(calls) == 3:
-            raise OSError("the disk is gone")
-        replace(source, target)
+    def failing(source, target):
+        raise OSError("the disk is gone")
 
-    monkeypatch.setattr(os, "replace", failing)
+    real = os.replace  # the folder is taken; the old one moves aside; the new one does not move
+    turns = iter((real, real, failing, real))
+    monkeypatch.setattr(os, "replace", lambda source, target: next(turns)(source, target))
     with pytest.raises(OSError, match="gone"):
         write("newest")
     assert (tmp_path / "draft" / "config.json").read_text() == "newer"
