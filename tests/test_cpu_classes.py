@@ -9,6 +9,7 @@ import torch
 from decoding import cpu
 from decoding.backends.jobs import Jobs
 from decoding.engines import choosing, instructions, pair, threads
+from decoding.records.pairs import BLOCK, HEADS, find_pair
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
 
@@ -30,6 +31,8 @@ def test_a_whole_comparison_writes_one_text_in_the_format_that_this_cpu_chose(na
     monkeypatch.setattr(threads, "BUDGET_S", 0.0)
     monkeypatch.setattr(pair, "use_huge_pages", lambda: None)  # seconds for weights that are read for a moment
     lanes = ["autoregressive", "static:4", "disco", "costaware"]
+    kinds = find_pair(name).draft_kinds
+    lanes += [f"{draft}/static:2" for draft, kind in kinds.items() if kind.kind in (HEADS, BLOCK)]
     request = CompareRequest("Why is the sky blue?", pair=name, max_new_tokens=10, repeats=1, lanes=lanes)
     *_, (kind, data) = Jobs("cpu").run("compare", asdict(request), "r", lambda: False)
     run = run_from_json(json.dumps(data["run"]))

@@ -178,6 +178,7 @@ class HeadsDraft(ParallelDraft):
         import torch
 
         last = states[0][-1:] if states else torch.zeros(1, self._model.hidden_size)
+        self._model.rewind(0)  # it reads no text, whose tokens its head would have
         self.observe(0, (last,))
         self.forget(len(prompt))
 
