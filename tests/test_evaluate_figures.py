@@ -114,7 +114,7 @@ def test_sentences_follow_the_result():
 
     result = on_clock(result, 40)
     worse = changed(result, cut("cut", -0.3, -0.1), cut("clock_cut", -0.03, 0.01))  # the clock does not say so
-    unsure = draw_evaluation(worse)[1].sentence.split("not distinguishable from it:")
+    unsure = draw_evaluation(worse)[1].sentence.split("neither:")
     assert "over 40 simulated prompts and over 40 on the clock" in unsure[0]
     assert "Confidence 0.4" not in unsure[0] and "Confidence 0.4" in unsure[1]
     untimed = replace(
@@ -183,8 +183,10 @@ def test_decoding_imports_no_page_and_no_model_for_them():
     ],
 )
 def test_the_course_of_the_oracle_is_called_what_it_is(course, shape):
-    class Known:
-        def curve(self, name):
-            return dict(enumerate(course))
-
-    assert shape in course_sentence(Known())
+    result = on_clock(make_evaluation(), 40)
+    given = [one for one in result.figures if not one.metric.startswith("oracle_sl@")]
+    given += [Figure("shallow", "", ALL, f"oracle_sl@{place}", value) for place, value in enumerate(course)]
+    result.setting.prompts = {"code": 40}
+    assert shape in course_sentence(replace(result, figures=given))
+    result.setting.prompts = {"code": 4}
+    assert course_sentence(replace(result, figures=given)).startswith("4 prompts: too few to say")

@@ -201,7 +201,7 @@ def test_the_clock_is_kept_apart_from_the_simulation():
     assert result.value("clock_speedup", "static-opt") == pytest.approx(2.0)
     assert result.value("clock_latency_s", "static-opt") == pytest.approx(0.05)
     assert result.value("clock_cut", "autoregressive") == pytest.approx(-1.0)
-    assert result.value("clock_noise", "autoregressive") > 0 and result.find("clock_noise", "static-opt") is None
+    assert result.find("clock_noise", "autoregressive") is None  # of two prompts
     assert result.find("clock_speedup", "oracle") is None
     assert result.find("clock_speedup", "static-opt", "tests") is None
 
@@ -214,8 +214,8 @@ def test_the_clock_is_compared_with_the_simulation_of_the_same_prompts():
     result = evaluated({"autoregressive": "autoregressive", "static-opt": "static:4"}, samples, clock=clock)
     plain, static = (result.find("clock_over_simulated", label) for label in result.lanes)
     assert plain.value == pytest.approx(0.0, abs=1e-9)
-    assert static.value == pytest.approx(0.25) and static.low == pytest.approx(0.25)
-    assert "+25.0% [+25.0%, +25.0%]" in markdown(changed(make_evaluation(), *result.figures))
+    assert static.value == pytest.approx(0.25) and static.low is None
+    assert "| +25.0% |" in markdown(changed(make_evaluation(), *result.figures))
 
 
 def test_validation_picks_the_best_static():

@@ -49,7 +49,7 @@ def tab(tmp_path):
 
 def test_the_evaluation_s_sentences_are_its_figures():
     result = make_evaluation()
-    best, oracle, few = EvaluationReport(result).first().sentences
+    few, best, oracle = EvaluationReport(result).first().sentences
     usable = [label for label in result.lanes if label not in ("autoregressive", "oracle", "oracle:best")]
     fastest = max(usable, key=lambda label: result.value("speedup", label))
     assert f"{lane_name(fastest)}: {result.value('speedup', fastest):.2f} times as fast as plain decoding" in best
@@ -137,9 +137,7 @@ def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_
     assert "1.84×" in disco and "A100" in disco[2] and "differ in models, hardware" in first["note"]
     here = next(row for row in texts if row[0] == "humaneval" and row[1].startswith("here, simulated, "))
     timing = own.find("speedup", "static-opt", "humaneval")
-    assert f"{timing.value:.2f}× [{timing.low:.2f}, {timing.high:.2f}]" in here and here[1].endswith(
-        f", {timing.n} prompts"
-    )
+    assert f"{timing.value:.2f}×" in here and here[1].endswith(f", {timing.n} prompts")
     assert result_from_dict(json.loads(take({"kind": "papers"})["text"])) == own
     suites = {row["suite"] for row in csv.DictReader(io.StringIO(take({"kind": "csv"})["text"]))}
     assert suites == {"all", *own.setting.prompts, *make_evaluation().setting.prompts, "CNN-DM", "Alpaca"}

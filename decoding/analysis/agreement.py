@@ -17,7 +17,8 @@ def verdict(run: Run, name_of: Callable[[str], str]) -> dict[str, str]:
     if any(trace.verdict.same is None for trace in others):
         return {
             "kind": "free",
-            "text": "Texts may differ: speculative sampling keeps the distribution, but not the individual draws.",
+            "text": "Texts may differ: speculative sampling keeps the distribution, but not the individual draws. "
+            "A speedup then also compares texts that are not equally easy to guess.",
         }
     if len(run.lanes) < 2:
         return {"kind": "free", "text": "One lane: no other text to compare with."}

@@ -77,9 +77,9 @@ METRICS = [
         for name, title in (
             ("free_decisions_s", "free decisions"),
             ("free_checks_s", "free checks"),
-            ("never_too_late_s", "never too late"),
-            ("never_too_soon_s", "never too soon"),
-            ("no_errors_s", "no errors"),
+            ("never_too_late_s", "not past a miss"),
+            ("never_too_soon_s", "not before a miss"),
+            ("no_errors_s", "at the miss"),
         )
     ),
 ]

@@ -119,19 +119,16 @@ def _rows(
     on the clock, if any of the policies was timed, and simulated.
     """
 
-    def shown(figure: Figure) -> str:
-        return show(figure if (figure.n or 0) > 1 else figure._replace(low=None, high=None))  # one has no interval
-
     published, own = published_for(result), [_label(result, column) for column in columns]
     for suite in dict.fromkeys(row.suite for row in published):
         for row in (row for row in published if row.suite == suite):
-            yield [Cell(suite), Cell(row.source)], row, [cell(row.find(metric, name), shown) for name in columns]
+            yield [Cell(suite), Cell(row.source)], row, [cell(row.find(metric, name), show) for name in columns]
         for how, prefix in (("here, on the clock", "clock_"), ("here, simulated", "")):
             if any(result.find(f"{prefix}speedup", label, suite) for label in own):
                 found = [result.find(f"{prefix}{metric}", label, suite) for label in own]
                 n = max((one.n or 0 for one in found if one), default=0)
                 names = [Cell(suite), Cell(f"{how}, {counted(n, 'prompt')}")]
-                yield names, None, [cell(one, shown) for one in found]
+                yield names, None, [cell(one, show) for one in found]
 
 
 def _label(result: EvaluationResult, column: str) -> str:

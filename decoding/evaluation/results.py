@@ -32,6 +32,7 @@ ALL = "all"  # the suite of figures over all suites
 STATIC_OPT = "static-opt"  # the best static SL, chosen on the validation split
 TREE_OPT = "tree-opt"  # the best budget of a tree, likewise
 PLAIN = "autoregressive"
+ENOUGH_FOR_INTERVAL = 5  # prompts; resampled from fewer, an interval says nothing
 ALWAYS_ACCEPT = "always-accept"  # predicts that every guess holds
 PERFECT_JUDGE = "perfect-judge"  # a perfect classifier of the drafted token
 
@@ -119,6 +120,15 @@ class EvaluationResult:
     lanes: dict[Text, Text] = field(default_factory=dict)  # a policy's label, in the tables' order -> the lane that ran
     drafts: list[Draft] = field(default_factory=list)  # cheapest first
     schema: Literal["speculoscope.evaluation/2"] = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Figures of fewer prompts than ENOUGH_FOR_INTERVAL have no interval, also in files of earlier versions."""
+        few = [one.n is not None and one.n < ENOUGH_FOR_INTERVAL for one in self.figures]
+        self.figures = [
+            one._replace(low=None, high=None) if lacks else one
+            for one, lacks in zip(self.figures, few)
+            if not (lacks and one.metric == "clock_noise")  # which is such an interval's half
+        ]
 
     @cached_property
     def frame(self) -> pd.DataFrame:

@@ -14,9 +14,9 @@ from .evaluation import family
 CAUSES = {
     "free_decisions_s": "if deciding cost nothing",
     "free_checks_s": "if checking several tokens took as long as one",
-    "never_too_late_s": "if it never guessed too far",
-    "never_too_soon_s": "if it never stopped too soon",
-    "no_errors_s": "if it decided without error",
+    "never_too_late_s": "if it never guessed on after a miss",
+    "never_too_soon_s": "if it never stopped before a miss",
+    "no_errors_s": "if it stopped exactly at a miss",
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from decoding.analysis.theory import expected_tokens
-from decoding.evaluation.results import ALL, PLAIN, Draft, EvaluationResult, Figure
+from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, PLAIN, Draft, EvaluationResult, Figure
 from decoding.lookahead.base import SL_CAP
 from decoding.records.text import counted
 
@@ -19,7 +19,6 @@ from .drawing import DOTTED, INK, MUTED, Drawing, error_bars, plain
 COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b", "#86715c")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon", "pentagon")
 SHARED = 0.02  # a difference of plain decoding from its cost curve that is named
-ENOUGH_FOR_INTERVAL = 5  # timed prompts, under which an interval over them says nothing
 MATCHES = np.linspace(0.0, 1.0, 201)
 EQUAL = (1.0, 1.25, 1.5, 2.0, 3.0)  # speedups with a curve
 
@@ -255,8 +254,8 @@ def shape_sentence(result: EvaluationResult) -> str:
     match = {draft.name: _match(result, draft) for draft in result.drafts}
     gain = {draft.name: _static_gain(result, draft).value for draft in result.drafts}
     best, closest = max(gain, key=gain.__getitem__), max(match, key=match.__getitem__)
-    if closest == best:
-        text = f"{best}, the one that guesses best ({match[best]:.0%}), is also the fastest"
+    if f"{match[closest]:.0%}" == f"{match[best]:.0%}":
+        text = f"{best}, which no other guesses better than ({match[best]:.0%}), is also the fastest"
     else:
         text = (
             f"{closest} guesses best ({match[closest]:.0%}) but at a guess's cost of {c[closest]:.2f} passes reaches "

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from decoding.evaluation.figures import PLACES
 from decoding.evaluation.results import ALL, ALWAYS_ACCEPT, PLAIN, STATIC_OPT, EvaluationResult, Figure
 from decoding.lookahead.lanes import is_usable, spec_of
+from decoding.records.text import counted
 
 from ..player.lane_styles import lane_style
 from ..player.names import lane_name, policy_title
@@ -82,7 +83,7 @@ def draw_speedups(result: EvaluationResult) -> Drawing:
             error_x=error_bars(clocked),
             mode="markers",
             marker={"color": INK, "size": 8, "symbol": "diamond"},
-            name=f"on the clock, {clocked[0].n} prompts",
+            name=f"on the clock, {counted(clocked[0].n or 0, 'prompt')}",
             hovertemplate="%{y}: %{x:.2f} times, on the clock<extra></extra>",
         )
     figure.add_vline(x=1, line=DOTTED)
@@ -106,11 +107,14 @@ def fastest(result: EvaluationResult) -> str | None:
 
 
 def speedups_sentence(result: EvaluationResult) -> str:
-    """The fastest usable policy, beside the oracle."""
-    best = fastest(result)
-    if best is None:
+    """The two usable policies with the largest speedups, beside the oracle."""
+    speedups = {label: result.value("speedup", label) for label in usable_policies(result)}
+    if not speedups:
         return "No policy that can be used was evaluated."
-    text = f"{lane_name(best)} is the fastest policy that can be used: {result.value('speedup', best):.2f} times"
+    best, *others = sorted(speedups, key=speedups.__getitem__, reverse=True)
+    text = f"Of the policies that can be used, {lane_name(best)} has the largest speedup: {speedups[best]:.2f} times"
+    if others:
+        text += f", before {lane_name(others[0])} with {speedups[others[0]]:.2f}"
     if oracle := result.find("speedup", "oracle"):
         text += f"; the oracle, which knows where guesses fail, reaches {oracle.value:.2f} times"
     return f"{text}."
@@ -159,10 +163,10 @@ def cuts_sentence(result: EvaluationResult) -> str:
     sides = {label: sure_side(result, label) for label in compared}
     parts = [
         f"{what}: {', '.join(lane_name(label) for label in compared if sides[label] == side) or 'none'}"
-        for what, side in (("faster than static-opt", 1), ("slower", -1), ("not distinguishable from it", 0))
+        for what, side in (("faster than static-opt", 1), ("slower", -1), ("neither", 0))
     ]
     return (
-        f"Where the 95% intervals over {simulated} simulated prompts and over {clocked} on the clock agree: "
+        f"Where the 95% intervals over {simulated} simulated prompts and over {clocked} on the clock both exclude 0: "
         f"{'; '.join(parts)}. {right}"
     )
 
@@ -359,6 +363,8 @@ def course_sentence(result: EvaluationResult) -> str:
         sum(part) / len(part) for part in (known[:third], known[third:-third] or known, known[-third:])
     )
     thirds = f"{first:.1f} in a row in the first third, {middle:.1f} in the middle, {last:.1f} in the last"
+    if (n := sum(result.setting.prompts.values())) < ENOUGH_TO_DECIDE:
+        return f"{counted(n, 'prompt')}: too few to say where in a text guesses hold longer ({thirds})."
     if last > COURSE * first and first <= COURSE * middle <= COURSE**2 * last:
         return f"Guesses hold longer towards the end of a text: {thirds}."
     if first > COURSE * last and last <= COURSE * middle <= COURSE**2 * first:

@@ -145,18 +145,18 @@ class EvaluationReport(Report):
     def first(self) -> Section:
         """Sentences on the best usable policy and the upper bound."""
         result, sentences = self.result, []
+        simulated, clocked = prompts_of(result)
+        if min(simulated, clocked) < ENOUGH_TO_DECIDE:
+            sentences.append(
+                f"{counted(simulated, 'simulated prompt')} and {clocked} on the clock are too few to decide which "
+                "policy is faster."
+            )
         if best := fastest(result):
             sentences.append(_best_sentence(result, best))
         if oracle := result.find("speedup", "oracle"):
             sentences.append(
                 f"The oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}. This is an upper "
                 "bound; it cannot be used in practice."
-            )
-        simulated, clocked = prompts_of(result)
-        if min(simulated, clocked) < ENOUGH_TO_DECIDE:
-            sentences.append(
-                f"{simulated} simulated prompts and {clocked} on the clock are too few to decide which policy is "
-                "faster."
             )
         return Section("Which policy is fastest, by how much, and how certain is that?", sentences, kind="answer")
 
@@ -300,10 +300,11 @@ def beside_sl(drafts: EvaluationResult, evaluation: EvaluationResult) -> str:
         f"use {evaluation.static_opt if many >= few else same.best_sl}"
     )
     speedups = drafts.by_sl(same.name)
-    both = [speedups.get(sl) for sl in (same.best_sl, evaluation.static_opt)]
-    if both[0] is None or both[1] is None:
+    sls = (evaluation.static_opt, same.best_sl)
+    if any(sl not in speedups for sl in sls):
         return f"{text}."
-    return f"{text}. On the test prompts here they give {both[0].value:.2f}× and {both[1].value:.2f}×."
+    reached = " and ".join(f"SL {sl} {speedups[sl].value:.2f}×" for sl in sls)
+    return f"{text}. On the test prompts here, {reached}."
 
 
 def report_of(result: EvaluationResult) -> Report:
