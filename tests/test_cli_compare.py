@@ -226,6 +226,13 @@ def test_markup_in_text_is_text():
     assert "[red]boo[/nothing]" in console.export_text()
 
 
+def test_unsteady_timings_are_called_so_on_the_terminal_too():
+    run = make_run()
+    assert not any("unsteady" in line for line in remarks(run))
+    run.costs.verify_curve[1:] = [0.84 for _ in run.costs.verify_curve[1:]]
+    assert remarks(run)[-1].startswith("Timings are unsteady here (checking 6 tokens came out cheaper")
+
+
 def test_more_lanes_than_fit_beside_each_other_go_below():
     lanes = ("autoregressive", *(f"static:{sl}" for sl in range(1, 8)))
     console = Console(record=True, width=80, file=io.StringIO())

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from decoding.analysis.metrics import speedup
+from decoding.cli.whatif import _as_run
 from decoding.engines import pair
 from decoding.evaluation import stages
 from decoding.evaluation.results import load_result
+from decoding.lookahead.lanes import parse_lane
 from decoding.records.run_file import save_run
 from decoding.records.suites import Prompt
 from tests.commands import command
@@ -51,6 +53,12 @@ def test_whatif_says_where_the_clock_ranks_the_lanes_otherwise(tmp_path):
     other = next(trace.lane for trace in run.lanes[1:] if trace is not first)
     told = " ".join(command(*words).out.split())
     assert f"The simulation ranks {first.lane} first of the lanes that ran, the clock {other} (" in told
+
+
+def test_whatif_of_a_policy_without_a_number_takes_that_of_the_run():
+    run = make_run(lanes=("autoregressive", "disco:0.4"))
+    asked = ("disco", "disco:0.6", "specdecpp", "other/disco")
+    assert [_as_run(run, parse_lane(one)).text for one in asked] == ["disco:0.4", *asked[1:]]
 
 
 def test_whatif_with_another_draft_cost(run_file):

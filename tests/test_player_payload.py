@@ -114,6 +114,15 @@ def test_the_first_sentence_is_honest_when_slower_or_alone():
     assert "by the target alone" in opening(make_run(lanes=("autoregressive",)))
 
 
+def test_a_gain_that_the_reading_of_a_long_prompt_eats_up_is_called_so(run):
+    assert "reading of the prompt" not in opening(run)
+    long = make_run(lanes=LANES)
+    for trace in long.lanes:
+        for repeat in trace.repeats:
+            repeat.prefill_s = 100.0 if trace is long.baseline else 120.0
+    assert opening(long).endswith(" With the reading of the prompt, which the draft reads, too, 0.84×.")
+
+
 def test_a_run_without_a_plain_lane_has_no_speedups():
     payload = run_payload(make_run(lanes=("static:5",)))
     assert payload["lanes"][0]["speedup"] is None
@@ -186,7 +195,7 @@ def test_readings_that_contradict_each_other_are_reported_in_place_of_figures():
     v = list(run.costs.verify_curve)
     run.costs.verify_curve[:] = [1.0, *(0.84 for _ in v[1:])]
     payload = run_payload(run)
-    assert payload["sentence"].endswith("tokens, but timings vary too much to give a speedup.")
+    assert payload["sentence"].endswith("tokens, but timings vary too much to trust a speedup.")
     assert payload["fact"].startswith("Timings are unsteady here (checking 6 tokens came out cheaper")
     assert "0.84" not in payload["fact"] and payload["doubtful"] and payload["lanes"][1]["note"] == ""
     run.costs.verify_curve[:] = [1.0, *(2.5 * one for one in v[1:])]  # the replay is far from what was measured

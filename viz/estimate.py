@@ -53,7 +53,7 @@ def _models(pair: PairDescription, recorded: RecordedBackend) -> tuple[Any, Any]
 
 
 def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_tokens: Any, repeats: Any) -> str:
-    """ "The timings take 6 to 9 s here, each 2 to 3 s; less if the text ends early." "" where nothing is known."""
+    """ "The timings take 6 to 9 s here, each 2 to 3 s; less if ..." "" where nothing is known."""
     if pair is None or not isinstance(max_new_tokens, int) or not isinstance(repeats, int):
         return ""
     try:
@@ -69,7 +69,7 @@ def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_to
     text = f"The timing takes {_range(once)} here"
     if repeats > 1:
         text = f"The timings take {_range(repeats * one for one in once)} here, each {_range(once)}"
-    return f"{text}; less if the text ends early."
+    return f"{text}; less if the text ends early. Preparing the run and reading the prompt come on top."
 
 
 def _lane_seconds(lane: Lane, pair: PairDescription, costs: dict[str, Costs], n_tokens: int, match: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..lookahead.fitted import make_policy
 from ..lookahead.lanes import parse_lane
 from ..records.text import counted
@@ -41,6 +43,11 @@ def contradictions(run: Run) -> list[str]:
     elif any(later < MIN_STEP * earlier for earlier, later in zip(v, v[1:])):
         found.append("checking more tokens came out cheaper than checking fewer")
     return found + [clause for trace in run.lanes if (clause := _against_its_replay(run, trace))]
+
+
+def unsteady(doubtful: Sequence[str]) -> str:
+    """What :func:`contradictions` found, in a sentence."""
+    return f"Timings are unsteady here ({'; '.join(doubtful)}): run it again when nothing else runs on the machine."
 
 
 def _against_its_replay(run: Run, trace: Trace) -> str:

@@ -18,7 +18,7 @@ from ..analysis.agreement import verdict
 from ..analysis.lane_figures import lane_figures
 from ..analysis.metrics import match_rate, static_opt, where_time_goes
 from ..analysis.seen import count_seen, seen_sentence
-from ..analysis.steadiness import how_timed, timings
+from ..analysis.steadiness import contradictions, how_timed, timings, unsteady
 from ..records.run_file import load_run, to_plain
 from ..records.text import counted, pieces, whole_text
 from ..records.trace import Costs, Iteration, Run, Token, Trace
@@ -185,6 +185,8 @@ def remarks(run: Run) -> list[str]:
     lines += [f"{trace.lane}: {seen_sentence(run, trace)}" for trace in run.lanes if trace.draft and trace.p_grey]
     lines.append(verdict(run, str)["text"])
     lines += [f"{trace.lane}: {note}" for trace in run.lanes for note in trace.notes]
+    if doubtful := contradictions(run):
+        lines.append(unsteady(doubtful))
     return [visible(line) for line in lines]
 
 

@@ -15,7 +15,7 @@ from ..analysis.run_costs import run_costs
 from ..analysis.whatif import Simulated, simulate_lane
 from ..errors import UserError
 from ..lookahead.fitted import heads_of
-from ..lookahead.lanes import expand_lanes
+from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..records.run_file import load_run
 from ..records.trace import Run
 from .console import AsJson, out, print_json, visible
@@ -29,11 +29,14 @@ def whatif(
     cost_ratio: Annotated[float | None, typer.Option(help="Another c: draft step time / target pass time.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate lanes on the text of a recorded run, with other lookahead or another draft cost."""
+    """Simulate lanes on the text of a recorded run, with other lookahead or another draft cost.
+
+    A policy without a number takes that of the run's own lane, if it has one.
+    """
     if cost_ratio is not None and not 0.0 <= cost_ratio <= MAX_RATIO:
         raise UserError(f"The cost ratio must be a number from 0 to {MAX_RATIO:,}, not {cost_ratio}.")
     run = load_run(run_file)
-    asked = expand_lanes(lanes)
+    asked = [_as_run(run, lane) for lane in expand_lanes(lanes)]
     heads = {lane.draft: heads_of(run, lane.draft) for lane in asked if lane.is_learned}
     found = {lane.text: simulate_lane(run, lane, heads.get(lane.draft), cost_ratio) for lane in asked}
     measured = {} if cost_ratio is not None else _measured(run)
@@ -41,6 +44,13 @@ def whatif(
         print_json([_plain(lane, one, measured.get(lane)) for lane, one in found.items()])
     else:
         _show(run, found, measured, cost_ratio)
+
+
+def _as_run(run: Run, lane: Lane) -> Lane:
+    """``lane``, with the number with which its policy ran if none is asked for: of ``disco`` e.g. ``disco:0.45``."""
+    ran = (parse_lane(trace.lane) for trace in run.lanes)
+    same = (one for one in ran if (one.draft, one.policy) == (lane.draft, lane.policy))
+    return lane if lane.argument else next(same, lane)
 
 
 def _measured(run: Run) -> dict[str, Spread]:

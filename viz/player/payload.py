@@ -329,9 +329,9 @@ def _time_table(run: Run) -> dict[str, Any]:
         "title": "Time in detail, including prefill",
         "columns": columns,
         "rows": rows,
-        "note": "The times of the repeat that is replayed, the same one for all lanes. Strips and speedups count only "
-        "decoding; the prefill of target and draft comes before it. The oracle's pre-pass is not part of any "
-        "lane's time.",
+        "note": "The times of the repeat that is replayed, the same one for all lanes; speedups and the time per "
+        "token are medians over all repeats. Strips and speedups count only decoding; the prefill of target and draft "
+        "comes before it. The oracle's pre-pass is not part of any lane's time.",
     }
 
 

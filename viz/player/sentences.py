@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.analysis.metrics import speedup, static_opt
+from decoding.analysis.metrics import end_to_end_speedup, speedup, static_opt
 from decoding.analysis.run_costs import run_costs
-from decoding.analysis.steadiness import how_timed, timings, wavering
+from decoding.analysis.steadiness import how_timed, timings, unsteady, wavering
 from decoding.lookahead.lanes import is_usable
 from decoding.records.pairs import about_pair
 from decoding.records.text import counted, in_words
@@ -65,9 +65,18 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
         return f"Here: {counted(n, 'token')} by the target alone; add a lane to compare it with."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
     if doubtful:
-        return f"Here: {same}{counted(n, 'token')}, but timings vary too much to give a speedup.{_ended_early(trace)}"
+        return f"Here: {same}{counted(n, 'token')}, but timings vary too much to trust a speedup.{_ended_early(trace)}"
     others = (_best_other(run, trace) if point else _slow_down(run, trace)) + _of_fewer(run)
-    return f"Here: {same}{counted(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{_ended_early(trace)}"
+    ending = f"{_with_prefill(run, trace, ratio)}{_ended_early(trace)}"
+    return f"Here: {same}{counted(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{ending}"
+
+
+def _with_prefill(run: Run, trace: Trace, ratio: float) -> str:
+    """What is left of a gain when both models' reading of the prompt counts, too, where that turns it into a loss."""
+    whole = end_to_end_speedup(run, trace)
+    if whole is None or not whole.median < 1 < ratio:
+        return ""
+    return f" With the reading of the prompt, which the draft reads, too, {times(whole.median)}."
 
 
 def _of_fewer(run: Run) -> str:
@@ -106,7 +115,7 @@ def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
     ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`.
     """
     if doubtful:
-        return f"Timings are unsteady here ({'; '.join(doubtful)}): run it again when nothing else runs on the machine."
+        return unsteady(doubtful)
     guesses = _draft_costs(run)
     return f"Compared with writing one token, checking 6 takes {_longer(run_costs(run).verify(6))}" + (
         f"; a guess takes {guesses} of the time." if guesses else "."

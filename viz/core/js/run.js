@@ -152,7 +152,9 @@ export class RunModel {
     ].map(([what, of, shown, enough, unit]) => [what, share(this, of), share(other, of), shown, enough, unit])
       .filter(([, mine, its, , enough]) => mine - its > enough)
       .map(([what, mine, its, shown, , unit]) => `${what} ${shown(mine)} ${unit}, there ${shown(its)}`);
-    return why.length ? ` The gain is smaller than in the example before it (${times(there)}): here ${why.join("; ")}.` : "";
+    const [mine, its] = [this, other].map(({ badge }) => badge.place.split(" · ").slice(0, 2).join());  // machine and number format
+    const timed = times(there) + (mine === its ? "" : ", on another machine or in another number format");
+    return why.length ? ` The gain is smaller than in the example before it (${timed}): here ${why.join("; ")}.` : "";
   }
 
   /** The same text and costs with an invented draft that is wrong at every place; its name says so. */
