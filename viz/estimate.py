@@ -69,7 +69,7 @@ def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_to
     text = f"The timing takes {_range(once)} here"
     if repeats > 1:
         text = f"The timings take {_range(repeats * one for one in once)} here, each {_range(once)}"
-    return f"{text}; less if the text ends early. Preparing the run and reading the prompt come on top."
+    return f"{text}; less if the text ends early. Preparing and reading the prompt come on top."
 
 
 def _lane_seconds(lane: Lane, pair: PairDescription, costs: dict[str, Costs], n_tokens: int, match: float) -> float:

@@ -47,7 +47,8 @@ def page(
     title, lines = report.title, setting_lines(report.result.setting)
     parts = [f"<h1>{html.escape(title)}</h1><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"]
     for drawing in report.drawings():
-        body = plotly.io.to_html(drawing.on_paper(), include_plotlyjs=False, full_html=False, div_id=drawing.name)
+        options = {"include_plotlyjs": False, "full_html": False, "config": {"displayModeBar": False}}
+        body = plotly.io.to_html(drawing.on_paper(), div_id=drawing.name, **options)
         parts.append(f"<h2>{html.escape(drawing.title)}</h2><p>{html.escape(drawing.sentence)}</p>{body}")
     parts += [_table(table) for table in tables]
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'

@@ -82,6 +82,11 @@ export class Drawing {
     const { data, layout } = themed(this.about.figure, this.canvas);
     await library.react(this.canvas, data, layout, CONFIG);
     this.drawn = true;
+    this.width = this.canvas.clientWidth;
+    this.sizes ??= new ResizeObserver(() => { // also where the window's width has changed while the figure was out of sight
+      if (this.canvas.clientWidth && this.canvas.clientWidth !== this.width) this.draw(library);
+    });
+    this.sizes.observe(this.canvas);
   }
 
   /** Calls `act` on clicks on points whose customdata begins with (lane, position). */
