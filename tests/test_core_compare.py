@@ -3,12 +3,14 @@
 import gc
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from decoding.analysis.steadiness import how_timed
 from decoding.analysis.whatif import simulate_lane
+from decoding.comparison import assemble
 from decoding.comparison import compare as compare_module
 from decoding.comparison.compare import Comparison, compare
 from decoding.comparison.lane_run import LaneRun
@@ -20,7 +22,7 @@ from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
 from .fakes import until
-from .toy import ToyPair, finished_run, unknown
+from .toy import ToyPair, finished_run, shape_of, unknown
 
 LANES = ["autoregressive", "static:4", "confidence:0.5", "oracle", "ngram/static:2", "weak/heuristic"]
 
@@ -167,9 +169,11 @@ def test_contexts_that_are_nearly_full():
     run = finished_run(request(lanes=["autoregressive", "static:5"], prompt="a" * 15, max_new_tokens=500), pair)
     assert {trace.finish for trace in run.lanes} == {"context"} and all(trace.verdict.same for trace in run.lanes)
     assert run_from_json(run_to_json(run)) == run
+    assert simulate_lane(run, "static:5").iterations == shape_of(run.lane("static:5")), "also where its context ends"
 
 
-def test_a_difference_names_its_place_and_gap():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_difference_names_its_place_and_gap(monkeypatch, dtype):
     """A target whose passes over several tokens disagree with those over one: it is broken, and a sentence says so."""
     pair = ToyPair(agree=0.9)
     honest = pair.target.extend
@@ -187,6 +191,16 @@ def test_a_difference_names_its_place_and_gap():
     at = verdict.first_difference
     assert verdict.same is False and expected[:at] == got[:at] and expected[at] != got[at]
     assert verdict.gap > 1e-4 and not verdict.near_tie
+    monkeypatch.setattr(assemble, "NEAR_TIE", 100.0)
+    pair.target.info = replace(pair.target.info, dtype=dtype)
+    run = finished_run(request(lanes=["autoregressive", "static:4"]), pair)
+    assert run.lane("static:4").verdict.near_tie == (dtype == "float32"), "bfloat16 has ties that are none"
+
+
+def test_a_long_run_keeps_fewer_alternatives(monkeypatch):
+    monkeypatch.setattr(assemble, "MANY_TOKENS", 20)
+    run = finished_run(request(lanes=["autoregressive"], repeats=1), ToyPair())
+    assert {len(token.target_top) for it in run.lanes[0].iterations for token in it.tokens} == {2}
 
 
 def test_measuring_shows_how_far_it_is_and_ends_there_when_it_is_stopped(events):

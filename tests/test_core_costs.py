@@ -51,6 +51,18 @@ def test_guesses_that_are_made_at_once_may_be_free():
     assert fit_steps({1: [3.0], 4: [3.3]}, at_once=True) == (pytest.approx(0.1), pytest.approx(2.9))
 
 
+def test_readings_weigh_as_much_as_they_say():
+    """Many readings of a pass more than few, short chains more than long ones; the slowest twentieth not at all."""
+    assert fit_verification({1: [1.0], 2: [3.0], 3: [2.0] * 3}) == pytest.approx([1.0, 2.25, 2.25])
+    assert fit_steps({1: [2.0], 2: [3.0], 20: [30.0]}) == pytest.approx((1.390, 0.535), abs=1e-3)
+    assert costs._trimmed_mean([(1.0, 19), (100.0, 1)]) == 1.0
+
+
+def test_a_plain_pass_is_timed_after_another_one():
+    timer = Timer(ToyPair(), ["small"], [1, 2, 3])
+    assert len(list(timer.read("small", [0, 3, 0, 0]))) == 4 and len(timer.plain) == 1
+
+
 def test_a_draft_that_never_proposes_costs_nothing():
     assert fit_steps({}) == (0.0, 0.0)
 

@@ -14,7 +14,7 @@ from decoding.comparison import kept_costs
 from decoding.comparison.compare import Comparison
 from decoding.comparison.costs import TRIED_SL, Timer, adjusted
 from decoding.comparison.idle import measure_asked, prepare_usual, set_policies
-from decoding.comparison.kept_costs import MAX_AGE, KnownCosts, Task, bucket
+from decoding.comparison.kept_costs import MAX_AGE, KnownCosts, Task, bucket, joined
 from decoding.comparison.prepare import prepare
 from decoding.engines.kept_trials import age_of
 from decoding.files import costs_folder
@@ -81,6 +81,8 @@ def test_curves_at_another_context_serve_until_there_are_own_ones(known):
     known.keep(["small"], 100, COSTS)
     assert known.find(["small"], 120).verify_curve == COSTS.verify_curve and not known.tasks
     assert known.find(["small"], 2000).verify_curve == [1.0, 3.0] and known.tasks == [Task("small", 2048)]
+    known.keep(["small"], 100, COSTS)
+    assert known.tasks == [Task("small", 2048)], "others are still to be measured"
 
 
 def test_curves_of_another_pair_or_machine_are_not_taken(known):
@@ -99,6 +101,10 @@ def test_several_drafts_are_joined(known):
     found = known.find(["small", "ngram"], 100)
     assert found.draft_step == {"small": 0.1, "ngram": 0.001} and found.verify_curve == COSTS.verify_curve
     assert known.find(["small", "weak"], 100) is None
+    one, two = (
+        replace(COSTS, measured=date, decision={"disco": d}) for date, d in (("2026-02", 0.1), ("2026-01", 0.2))
+    )
+    assert (joined([one, two]).measured, joined([one, two]).decision) == ("2026-01", {"disco": 0.1})
 
 
 OLD = {"measured": (datetime.now(timezone.utc) - 2 * MAX_AGE).isoformat()}
@@ -244,6 +250,8 @@ def test_the_page_reads_the_same_choice_without_models(fitted):
     set_policies(fitted, lambda: False)
     (costs_folder() / "broken.json").write_text("{")
     assert chosen_here(folder) == fitted.chosen("small")
+    write_policy(folder, make_file("disco", seed=3))
+    assert chosen_here(folder) is None, "it was for the policies before"
 
 
 def test_the_form_offers_the_best_fixed_sl_of_this_machine(fitted, monkeypatch):

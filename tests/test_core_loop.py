@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.analysis.whatif import simulate_lane
+from decoding.comparison.annotate import fate_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.engines.inputs import EncodedPrompt
@@ -16,13 +17,14 @@ from decoding.lookahead.base import DraftState
 from decoding.loop.acceptance import SHARPNESS, Sampling, make_rule
 from decoding.loop.clock import DRAFT, POLICY, REST, VERIFY
 from decoding.loop.drafting import NgramDraft
-from decoding.loop.sampling import Shaping
+from decoding.loop.growing import in_order_of_text
+from decoding.loop.sampling import Shaping, gumbel_row
 from decoding.records.proposal import Proposal, path_to
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
 from .runs import make_costs
-from .toy import ToyPair, quick_run, shape_of
+from .toy import ToyModel, ToyPair, quick_run, shape_of
 
 COSTS = make_costs(drafts=("small", "weak", "ngram"))
 
@@ -47,6 +49,7 @@ def test_after_full_acceptance_the_draft_reads_two_tokens():
 def test_the_last_iteration_drafts_one_less_than_wanted():
     run = decode(prepared_for(ToyPair(agree=1.0), "static:5", n=8))
     assert [(it.start, len(it.drafted), it.stop) for it in run.iterations] == [(0, 5, "policy"), (6, 1, "limit")]
+    assert decode(prepared_for(ToyPair(agree=1.0), "static:5", n=6)).iterations[0].stop == "policy"
     assert run.finish == "length" and len(run.output) == 8
 
 
@@ -72,6 +75,7 @@ def test_a_stop_string_across_tokens_within_the_draft():
     assert pair.tokenizer.decode(run.output) == whole[: whole.index(string) + 3]
     last = run.iterations[-1]
     assert run.finish == "stop" and last.emitted is None and last.n_accepted < len(last.drafted)
+    assert {fate_of(last, index) for index in range(last.n_accepted, len(last.drafted))} == {"dropped"}
 
 
 def test_a_draft_with_a_smaller_context_stops_guessing():
@@ -137,9 +141,14 @@ def test_the_same_seed_is_the_same_repeat_and_above_temperature_0_another_one_is
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_padded_vocabulary_never_shows(rule):
-    padded, plain = (decode(prepared_for(pair, n=60, **rule)).output for pair in (ToyPair(padded=5), ToyPair()))
-    assert padded == plain and max(padded) < 16
+@pytest.mark.parametrize("lane", ["static:5", "tree:6"])
+@pytest.mark.parametrize("whose", ["target", "draft"])
+def test_a_padded_vocabulary_never_shows(whose, lane, rule):
+    pair = ToyPair(padded=5 * (whose == "target"))
+    if whose == "draft":
+        pair._drafts["small"] = ToyModel("small", agree=0.8, padded=5)
+    padded, plain = (decode(prepared_for(one, lane, n=60, **rule)) for one in (pair, ToyPair()))
+    assert padded.output == plain.output and shape_of(padded) == shape_of(plain) and max(padded.output) < 16
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 6))
@@ -227,6 +236,15 @@ def test_siblings_without_replacement_leave_the_target_s_distribution(q, ids, n_
     assert chi_square < 20.0  # 4 degrees of freedom: p = 0.0005
 
 
+def test_a_reduced_head_s_choices_are_made_with_the_noise_of_its_tokens():
+    ids, row = np.array([1, 4, 6, 7]), np.zeros(4, dtype=np.float32)
+    rule = make_rule(CompareRequest("x", rule="coupling", temperature=1.0), 8, 20)
+    for position in range(20):
+        likeliest = int(ids[gumbel_row(0, position, 8)[ids].argmax()])
+        assert int(ids[rule.propose(row, position, ids)[0]]) == likeliest
+        assert rule.siblings(row, position, -1, ids).draw()[0] == likeliest
+
+
 def test_more_siblings_are_accepted_more_often():
     """The second sibling is worth something: it is not merely harmless."""
     rate, rule = [], {"rule": "sampling", "temperature": 1.0}
@@ -236,11 +254,24 @@ def test_more_siblings_are_accepted_more_often():
     assert rate[1] > rate[0] + 0.05
 
 
-def test_the_context_ends_a_tree():
-    pair = ToyPair(agree=0.9, target_length=16, draft_length=14)
+@pytest.mark.parametrize(("target_length", "draft_length"), [(16, 14), (14, 16)])
+def test_the_context_ends_a_tree(target_length, draft_length):
+    pair = ToyPair(agree=0.9, target_length=target_length, draft_length=draft_length)
     plain, run = (decode(prepared_for(pair, lane, "abcdef", 500)) for lane in ("autoregressive", "tree:20"))
     assert run.output == plain.output and run.finish == "context"
     assert run.iterations[0].stop == "context"
+
+
+def test_a_tree_for_which_there_is_no_room_ends_at_the_limit():
+    assert [it.stop for it in decode(prepared_for(ToyPair(), "tree:6", n=1)).iterations] == ["limit"]
+
+
+def test_what_was_decided_and_drawn_moves_with_the_guess():
+    state = DraftState(tokens=[5, 6, 7], parents=[-1, -1, 1])
+    decisions, draws = [(n / 10, 0.5) for n in range(4)], [(0.1, 0.9), (0.8, 0.2), (0.7, 0.3)]
+    found = in_order_of_text(state, [1, 2], decisions, draws)
+    assert found[:2] == ([6, 7, 5], [-1, 0, -1])
+    assert found[2:] == ([decisions[at] for at in (0, 2, 3, 1)], [draws[at] for at in (1, 2, 0)])
 
 
 def test_a_run_with_trees_is_a_file_that_can_be_read_again():
@@ -261,7 +292,14 @@ def test_a_run_with_trees_is_a_file_that_can_be_read_again():
     assert all(it.parents is None for it in again.lane("static:3").iterations)
 
 
-@pytest.mark.parametrize("change", [lambda it: it.parents.append(0), lambda it: it.parents.__setitem__(1, 5)])
+def follow_itself(it) -> None:
+    it.parents[5], it.drafted[5].fate = 5, "dropped"
+
+
+BREAKS = [lambda it: it.parents.append(0), lambda it: it.parents.__setitem__(1, 5), follow_itself]
+
+
+@pytest.mark.parametrize("change", BREAKS)
 def test_a_broken_tree_is_refused(change):
     run = quick_run(["tree:6"], ToyPair(agree=0.7))
     change(run.lanes[0].iterations[0])

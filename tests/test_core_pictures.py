@@ -120,6 +120,7 @@ def test_a_run_says_which_picture_was_read_and_what_a_grey_one_would_have_change
     assert all(repeat.prefill_s > run.picture.seconds > 0 for trace in run.lanes for repeat in trace.repeats)
     for trace in run.lanes:
         seen = [token.p_target for iteration in trace.iterations for token in iteration.tokens]
+        assert all(token.draft_choice == token.id for it in trace.iterations for token in it.drafted), "a blind draft"
         assert len(trace.p_grey) == len(seen) and trace.p_grey != pytest.approx(seen, abs=1e-3)
     grey = pair.encode_prompt(QUESTION, chat=True, picture=SCENES[0]).with_grey()
     pair.target.prefill(grey)

@@ -124,6 +124,8 @@ def test_trees_write_the_target_s_own_text_and_follow_from_how_one_grows_at_each
         assert parents[: it.n_accepted] == list(range(-1, it.n_accepted - 1)), "the accepted path comes first"
         assert all(depth + it.start <= limit - 2 for depth in depths_of(parents)), "no guess beyond the tokens wanted"
         assert len(set(zip(parents, it.drafted))) == len(parents), "siblings differ"
+        assert eos not in [it.drafted[parent] for parent in parents if parent >= 0], "no guess after an end"
+        assert it.stop != "eos", "other guesses could follow"
     growths = grow_along(prepared, draft, reference.output, cap=max(budget, TREE_CAP))
     chain = chain_of(prepared, draft, reference.output)
     simulated = simulate_trees(chain, growths, costs, make_policy(prepared.lanes[0]), limit)

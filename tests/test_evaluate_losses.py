@@ -38,13 +38,14 @@ def test_errors_are_reported_by_kind():
     assert short["too_long_s"] == pytest.approx((0.11 + 0.016) * COSTS.target_s / 10)
     assert long["too_soon"] == 0 and long["too_long_s"] > short["too_long_s"]
     assert oracle["too_soon"] == oracle["too_long_s"] == 0
+    assert losses(replay_lane("static:20", [sample("y" * 40)], COSTS))["too_soon"] == 0, "its cap ended it"
 
 
 def test_a_perfect_classifier_lies_between_the_policies_and_the_oracle():
-    found = figures({"static-opt": "static:4", "oracle": "oracle"}, make_samples(9))
+    found = figures({"static-opt": "static:4", "same": "static:4", "oracle": "oracle"}, make_samples(9))
     judge, static, oracle = (found[label, "latency_s"] for label in (PERFECT_JUDGE, "static-opt", "oracle"))
     assert oracle < judge < static
-    assert found[PERFECT_JUDGE, "cut"] == pytest.approx(1 - judge / static)
+    assert found[PERFECT_JUDGE, "cut"] == pytest.approx(1 - judge / static) and ("same", "cut") not in found
 
 
 def test_a_perfect_classifier_drafts_as_long_as_guesses_hold():

@@ -9,7 +9,7 @@ import pytest
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import KINDS, prepare
 from decoding.errors import UserError
-from decoding.evaluation import collect, slices, stages
+from decoding.evaluation import collect, slices, stages, trees
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.choices import TUNED, candidates_of, tuned_lanes
 from decoding.evaluation.options import EvaluationOptions
@@ -84,8 +84,11 @@ def test_measuring_costs_shows_how_far_it_is_and_ends_there_when_it_is_stopped(t
     assert seen == ["costs", "costs"]
 
 
-def test_an_evaluation_ends_with_its_result(tmp_path):
+def test_an_evaluation_ends_with_its_result(tmp_path, monkeypatch):
+    orders, decode = [], slices.Slices.run
+    monkeypatch.setattr(slices.Slices, "run", lambda self, *of: (orders.append(of[1]), decode(self, *of))[1])
     steps, result = run(tmp_path)
+    assert [order[0] for order in orders] == [orders[0][0], *orders[0][:4]], "none always comes first"
     assert isinstance(result, EvaluationResult) and all(isinstance(step, Progress) for step in steps)
     assert {step.stage for step in steps} == {"costs", "chains", "clock", "tables"}
     assert all(0 <= step.fraction <= 1 for step in steps)
@@ -202,6 +205,17 @@ def test_with_no_time_one_prompt_of_each_split_is_simulated_and_none_timed(tmp_p
     assert sum(run(tmp_path)[1].setting.prompts.values()) == 4
 
 
+def test_chains_are_recorded_again_for_policies_that_were_fitted_again(tmp_path):
+    pair, options = ToyPair(), replace(OPTIONS, lanes=["static:2"], clock_prompts=0)
+    pair.draft_folders, keys = {"small": tmp_path / "small"}, set()
+    (tmp_path / "small" / "policies").mkdir(parents=True)
+    for content in ("one", "two"):
+        (tmp_path / "small" / "policies" / "disco.json").write_text(content)
+        run(tmp_path / "evaluation", options, pair)
+        keys.add((tmp_path / "evaluation" / "chain-small.jsonl").read_text().splitlines()[0])
+    assert len(keys) == 2
+
+
 def test_the_test_split_picks_nothing(tmp_path):
     """With other test prompts, static-opt stays the SL that validation chose."""
     options = replace(OPTIONS, clock_prompts=0)
@@ -210,8 +224,10 @@ def test_the_test_split_picks_nothing(tmp_path):
 
 
 def test_texts_that_end_early_are_evaluated_too(tmp_path):
-    _, result = run(tmp_path, pair=ToyPair(agree=0.85, eos=3))
+    evaluation = open_evaluation(OPTIONS, ToyPair(agree=0.85, eos=3), tmp_path, lambda: False)
+    *_, result = evaluation.run()
     assert result.value("tokens") < 4 * 24
+    assert "eos" in {one.finish for one in evaluation.samples(evaluation.test, "small")}
     same = result.find("clock_texts_equal")
     assert same.value == same.n
 
@@ -288,9 +304,17 @@ def test_trees_are_evaluated_where_they_are_named(tmp_path):
     assert [step.stage for step in again].count("chains") == 0 and second.figures == result.figures
 
 
-def test_a_table_shows_trees_and_chains_at_other_growths_of_v(tmp_path):
+def test_a_table_shows_trees_and_chains_at_other_growths_of_v(tmp_path, monkeypatch):
+    chosen_on = set()
+
+    def watched(choose):
+        return lambda lanes, of, *more: (chosen_on.update(one.prompt for one in of), choose(lanes, of, *more))[1]
+
+    for name in ("best_of", "tuned_lanes"):
+        monkeypatch.setattr(trees, name, watched(getattr(trees, name)))
     lanes = ["static:5", "confidence:0.4", "tree-opt", "costtree"]
     result = run(tmp_path, replace(OPTIONS, lanes=lanes, clock_prompts=0))[1]
+    assert chosen_on == {f"validation-{n}" for n in range(3)}
     chains = {one.metric: one for one in result.figures if one.metric.startswith("best_chain@")}
     assert result.value("sweep_speedup", chains["best_chain@1"].policy) == pytest.approx(chains["best_chain@1"].value)
     for label in ("tree-opt", "costtree"):

@@ -66,8 +66,20 @@ def test_where_its_cap_ends_the_drafting_a_policy_has_not_decided():
     assert predict(replayed)["recall"] == 1.0
 
 
+def test_a_guess_costs_its_share_of_the_first_step_too():
+    result = make_drafts()
+    draft = result.drafts[0]
+    result.setting.costs = replace(result.setting.costs, first_step={draft.name: 0.3})
+    assert result.guess_cost(draft) == pytest.approx(result.value("c", draft=draft.name) + 0.3 / draft.best_sl)
+
+
+def test_an_interval_holds_95_percent():
+    found = Bootstrap(400).ratio([0, 1] * 200, [1] * 400)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * 0.5 / 20, rel=0.06)
+
+
 def test_always_accept_has_the_match_rate_as_precision():
-    samples = make_samples(6)
+    samples = [*make_samples(6), sample("nnnn")]
     found = always_accept(samples)
     rate = next(one.value for one in match_rates(samples) if one.suite == ALL)
     assert found["precision"] == pytest.approx(rate) and found["recall"] == 1.0

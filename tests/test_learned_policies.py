@@ -15,7 +15,7 @@ from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from decoding.lookahead.costaware import CostAware, least_latency, marginals, thresholds
 from decoding.lookahead.costaware_heads import TableHead
-from decoding.lookahead.disco import Disco
+from decoding.lookahead.disco import Disco, sure_at
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.heads import HIGHEST, LOWEST, log_odds
 from decoding.lookahead.lanes import parse_lane
@@ -101,6 +101,14 @@ def test_costaware_weighs_the_next_token_against_its_cost():
     assert policy.score == pytest.approx(
         likely(this, 0.9, recent) * likely(following, 0.9, recent + 0.1 * (1 - recent))
     )
+    policy.observe(1, 1)
+    policy.should_draft(known("costaware", []))
+    assert policy._recent == policy._assumed == pytest.approx(recent + 0.1 * (1 - recent)), "none has failed"
+
+
+def test_disco_trusts_a_token_by_the_next_threshold_that_validation_knows():
+    tuned = {"sure_at": [[0.3, 0.8], [0.6, 0.9]]}
+    assert [sure_at(tuned, threshold) for threshold in (0.2, 0.3, 0.5, 0.7)] == [0.8, 0.8, 0.9, np.inf]
 
 
 def likely(coefficients, h, recent):
@@ -206,6 +214,9 @@ def test_costaware_looks_at_the_leads_only_outside_of_long_repetitions(seed):
     assert not any(head.needs_lead(code) for code in (FLAT_FROM, LONGEST))
     assert logit(FLAT_FROM, 0.1) == logit(FLAT_FROM, 5.0)
     assert logit(FLAT_FROM - 1, 0.1) != logit(FLAT_FROM - 1, 5.0)
+    if head.ngrams:
+        alone = make_weights("costaware", seed)["alone"].tolist()
+        assert [logit(run, 0.0) for run in range(FLAT_FROM, LONGEST + 1)] == alone
 
 
 def test_leads_beyond_the_table_read_its_ends():

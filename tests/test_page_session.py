@@ -44,6 +44,7 @@ def test_neighbouring_iterations_of_a_lane_become_one_event():
     assert [event["kind"] for event in batch] == ["iterations", "lane_finished", "iterations"]
     assert [item["e"][0] for item in batch[0]["data"]["items"]] == [5, 6, 7]
     assert set(batch[0]["data"]["texts"]) == {"5", "6", "7"}
+    assert len(merged([iterations(0, 0, 0, [5]), iterations(1, 0, 0, [5])])) == 2
     assert len(events[0].data["items"]) == 2  # the backend's data are not changed
 
 
@@ -94,6 +95,14 @@ def test_a_race_is_reported_in_numbered_deltas_and_ends_with_its_payload(begin, 
     assert run.settings.prompt == REQUEST.prompt and runs.origin(run.id) == "live"
     sent = [item for e in events if e["kind"] == "iterations" and e["data"]["lane"] == 1 for item in e["data"]["items"]]
     assert len(sent) == len(run.lanes[1].iterations)
+
+
+def test_there_is_a_result_from_the_first_replay_on(begin):
+    async def run() -> list[bool]:
+        return [has_result async for _, has_result in Visits().deltas(lambda: begin(0.02), "ann", "race")]
+
+    found = in_own_loop(run())
+    assert found == sorted(found) and not found[0] and found[-2:] == [True, True]
 
 
 def test_deltas_come_at_most_some_fifteen_times_a_second(begin):

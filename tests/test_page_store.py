@@ -27,7 +27,7 @@ from viz.learn.lessons import OWN_RECORDINGS, shipped_lessons
 from viz.learn.tab import learn_answers
 from viz.server_functions import answers
 from viz.session import Visits
-from viz.store import DAYS, MAX_FRAGMENT_CHARS, RunStore, SharedRuns
+from viz.store import DAYS, MAX_FRAGMENT_CHARS, Newest, RunStore, SharedRuns
 
 from .page_server import write_recordings
 from .runs import HOSTILE, make_run
@@ -74,8 +74,19 @@ def test_only_the_last_few_are_kept_and_the_rest_are_a_sentence(store):
     for number in range(5):
         store.add(make_run(identifier=f"run{number}", lanes=LANES, n_tokens=20))
     assert store.get("run2").id == "run2" and len(store._warm._kept) <= 2
-    with pytest.raises(UserError, match="no longer, kept here"):
-        store.get("run0")
+    store.add(make_run(identifier="run5", lanes=LANES, n_tokens=20))  # takes the place of run2, which was just read
+    assert {path.stem for path in Path(store._folder.name).glob("*.json")} == {"run3", "run4", "run5"}
+    for gone in ("run0", "run2"):
+        with pytest.raises(UserError, match="no longer, kept here"):
+            store.get(gone)
+
+
+def test_what_was_asked_for_last_stays():
+    newest = Newest(2)
+    newest.keep("a", 1), newest.keep("b", 2)
+    assert newest.get("a") == 1
+    newest.keep("c", 3)
+    assert (newest.get("a"), newest.get("b")) == (1, None)
 
 
 def test_the_folder_of_a_killed_page_is_removed_by_the_next_one_and_that_of_a_living_page_stays(tmp_path, monkeypatch):
@@ -116,9 +127,9 @@ def test_a_folder_without_an_owner_s_file_is_left_alone(tmp_path, monkeypatch):
     assert (tmp_path / "elsewhere" / "owner").exists()
 
 
-@pytest.mark.parametrize("name", ["../first", "", "a" * 65, None, 5, "first.json", *HOSTILE])
+@pytest.mark.parametrize("name", ["../first", "x/../first", "first\n", "", "a" * 65, None, 5, "first.json", *HOSTILE])
 def test_a_name_that_is_none_is_refused(store, name):
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="not the name of a run"):
         store.get(name)
 
 
@@ -161,7 +172,9 @@ def test_a_file_that_is_taken_has_a_name_and_says_what_it_is(functions, kind, mi
     assert (file["name"], file["mime"]) == (f"speculoscope-first.{kind}", mime) and file["text"]
 
 
-def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(store, functions, tmp_path):
+def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
+    store, functions, tmp_path, monkeypatch
+):
     store.shared = SharedRuns(tmp_path / "shared")
     small, large = (make_run(identifier=name, lanes=LANES, n_tokens=n) for name, n in (("small", 10), ("large", 900)))
     for run in (small, large):
@@ -172,6 +185,8 @@ def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
     link = functions["take"]({"run": "large", "kind": "link", "t": 2})["text"]
     ends = datetime.now(timezone.utc).date() + timedelta(days=DAYS)
     assert link == f"?run=large&t=2.000&until={ends}"
+    for t in (-1, 1e9, "2"):
+        assert functions["take"]({"run": "first", "kind": "link", "t": t})["text"] == "?run=first&t=0.000"
     later = RunStore(RecordedBackend(tmp_path), warm=0)  # the page was started again
     later.shared = SharedRuns(tmp_path / "shared")
     assert later.get("large") == large and later.origin("large") == "live"
@@ -181,6 +196,10 @@ def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
         later.get("large")
     store.shared.keep(small)
     assert [path.name for path in (tmp_path / "shared").iterdir()] == ["small.json"]
+    monkeypatch.setattr("viz.store.SHARED_BYTES", 1000 + (tmp_path / "shared" / "small.json").stat().st_size)
+    os.utime(tmp_path / "shared" / "small.json", (time.time() - 60,) * 2)
+    store.shared.keep(replace(small, id="newer"))
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["newer.json"], "the oldest goes"
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from decoding.lookahead.adaedl import FIRST, GAMMA, STEP, AdaEdl
 from decoding.lookahead.bandit import ARMS, FIRST_SL, Bandit
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from decoding.lookahead.confidence import Confidence
+from decoding.lookahead.costtree import EXPECTED, CostTree
 from decoding.lookahead.entropy import Entropy
 from decoding.lookahead.heuristic import Heuristic
 from decoding.lookahead.oracle import BestOracle, Oracle
 from decoding.lookahead.throughput import PRIOR, START, WINDOW, Throughput
 from decoding.loop.features import FeatureReader
 from decoding.loop.sampling import softmax
+from decoding.records.proposal import Proposal
 from decoding.records.trace import Costs
 from tests.runs import make_costs
 
@@ -153,6 +155,10 @@ def test_too_little_accepted_raises_the_threshold_and_enough_lowers_it_but_not_w
     for outcome, level in (((4, 0), FIRST + STEP), ((SL_CAP, SL_CAP), FIRST + STEP), ((4, 4), FIRST)):
         made.observe(*outcome)
         assert threshold(made) == pytest.approx(level)
+    for held, level in ((0, 1.0), (4, 0.0)):
+        for _ in range(60):
+            made.observe(4, held)
+        assert threshold(made) == level
 
 
 def test_the_wanted_rate_is_what_the_loop_settles_at():
@@ -168,6 +174,26 @@ def test_the_wanted_rate_is_what_the_loop_settles_at():
     assert settled(0.6) < settled(0.8) < settled(0.95)
 
 
+def test_costtree_by_hand():
+    costs = make_costs(0.1, 0.05, drafts=["small"], first_step={"small": 0.1}, overhead=0.0)
+    made, state, hits = started(CostTree(), costs), DraftState(), EXPECTED
+    spent, gained = made._spent, made._gained
+    deep, wide, none = Proposal([1, 2], [-1, 0]), Proposal([1, 2, 3], [-1, 0, 0]), Proposal()
+    for tree, path in ((deep, [0, 1]), (wide, [0]), (none, []), (none, [])):
+        state.begin(0)
+        made.should_read(state, 0.9)
+        assert (made.score, made.threshold) == pytest.approx((0.9 * hits, (0.1 + 0.1 + 0.05) * gained / spent))
+        state.tokens.append(1)
+        made.should_read(state, 0.5)
+        assert (made.score, made.threshold) == pytest.approx((0.5 * hits, (0.1 + 0.05) * gained / spent))
+        made.observe_tree(tree, path)
+        n = len(tree.tokens)
+        spent += 0.05 * (costs.iteration(n, "small", n_steps=2) - spent)
+        gained += 0.05 * (len(path) + 1 - gained)
+        for held in (True, len(path) > 1) if n else (True,):  # the places that had guesses; without any it is hopeful
+            hits += 0.05 * (held - hits)
+
+
 # -- the bandit: exponential weights over all SLs, updated with the loss that each would have had
 
 
@@ -180,6 +206,7 @@ def test_the_loss_of_every_sl_by_hand():
     tokens = [2] + [3] * (SL_CAP - 1)
     expected = [COSTS.iteration(k, "small") - lam * n for k, n in zip(range(1, SL_CAP + 1), tokens)]
     assert np.allclose(made._losses, expected) and made._losses.argmin() == 1
+    assert (made._held, made._judged) == (1 + 2, 2 + 3), "the three after the mistake say nothing"
 
 
 def test_where_all_held_longer_ones_are_expected_to_hold_as_often_as_before():

@@ -71,7 +71,16 @@ def test_a_policy_stands_whatever_it_observes(lane, outcomes, c):
             one.observe(n_drafted, min(n_drafted, n_accepted))
 
 
-@pytest.mark.parametrize("lane", [lane for lane in DECIDING if lane != "heuristic"])
+@pytest.mark.parametrize("lane", DECIDING)
+def test_each_start_is_like_the_first(lane):
+    policy, lives = make_policy(parse_lane(lane)), []
+    for _ in range(2):
+        policy.reset(LaneContext("shallow", COSTS, 200))
+        lives.append([(decided(policy), policy.observe(8, n)) for n in (8, 3, 0, 1, 8, 2)])
+    assert lives[0] == lives[1]
+
+
+@pytest.mark.parametrize("lane", DECIDING)
 def test_an_iteration_without_room_to_draft_teaches_nothing(lane):
     policy = started(lane)
     for _ in range(50):

@@ -14,7 +14,7 @@ from decoding.analysis import metrics, theory
 from decoding.analysis.counts import Counts, counts
 from decoding.analysis.lane_figures import lane_figures
 from decoding.analysis.metrics import predicted_cost, speedup
-from decoding.analysis.run_costs import run_costs
+from decoding.analysis.run_costs import _line, _met, run_costs
 from decoding.analysis.whatif import simulate_lane, sweep
 from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Guesses, Iteration, Repeat, Run, Token, Trace, Verdict
@@ -113,6 +113,14 @@ def test_prediction_from_the_cost_curves():
     spent = sum(n * costs.draft_step["shallow"] + costs.verify_curve[n] + costs.overhead for n in (5, 3, 4, 0, 3))
     assert metrics.predicted_speedup(run, by_hand()) == pytest.approx(13 * (1 + costs.overhead) / spent)
     assert metrics.predicted_speedup(run, plain()) == pytest.approx(1.0)
+
+
+def test_a_tree_pays_for_its_draft_passes():
+    chain, costs = by_hand(), hand_run().costs
+    tree = replace(chain, iterations=[replace(chain.iterations[0], parents=[-1] * 5, reads=1), *chain.iterations[1:]])
+    assert counts(tree).draft_passes == counts(chain).draft_passes - 4
+    saved = metrics.predicted_cost(costs, chain) - metrics.predicted_cost(costs, tree)
+    assert saved == pytest.approx(4 * costs.draft_step["shallow"])
 
 
 def test_match_rate_and_the_oracle_belong_to_the_chain():
@@ -353,3 +361,13 @@ def test_another_c_replaces_the_one_of_this_run():
     assert simulate_lane(dear, "static:5", cost_ratio=0.11).cost == pytest.approx(
         simulate_lane(untimed(dear), "static:5").cost, rel=1e-6
     )
+    assert simulate_lane(dear, "oracle:best", cost_ratio=5.0).counts.drafted == 0, "the policy weighs it, too"
+
+
+def test_odd_times_make_no_cost_negative():
+    """Three iterations of a size are enough, and many count more; a line that starts below zero is none."""
+    run = make_run()
+    costs, times = run.costs, {1: [0.3] * 3, 2: [0.6] * 30, 3: [0.5] * 3}
+    assert _met(costs, [(run.lane("static:5"), 1e-9)]) is costs
+    assert _line(costs, "shallow", times) == pytest.approx((0.36667, 0.1), abs=1e-4)
+    assert _line(costs, "shallow", {2: [0.1] * 3, 4: [0.4] * 3}) == pytest.approx((0.0, 1.5 / 18))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decoding.errors import UserError
 from decoding.records.json_lines import Lines
-from decoding.records.request import CompareRequest, check_request
+from decoding.records.request import CompareRequest, check_request, request_from_dict
 from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_json, save_run, to_plain
 from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
@@ -129,9 +129,12 @@ HOSTILE_FILES = {
     "output differs": lambda: change("lanes/0/output/3", 5000),
     "lane twice": lambda: change("lanes/1/lane", "autoregressive"),
     "draft without costs": lambda: change("costs/c", {}),
+    "lane without costs": lambda: json.dumps(plain() | {"chains": {}, "costs": plain()["costs"] | {"c": {}}}),
     "tail outside": lambda: change("chains/shallow/tails/500", plain()["chains"]["shallow"]["along"]),
     "negative tail": lambda: change("chains/shallow/tails/-1", plain()["chains"]["shallow"]["along"]),
     "uneven lists": lambda: change("chains/shallow/along/p", [0.5]),
+    "uneven scores": lambda: change("chains/shallow/along/scores/disco", [0.5]),
+    "guesses from one place only": lambda: change("chains/shallow/starts", [plain()["chains"]["shallow"]["along"]]),
     "impossible settings": lambda: change("settings/max_new_tokens", -3),
     "number as text": lambda: change("costs/o", "0.02"),
     "id as text": lambda: change("prompt_ids/0", "3"),
@@ -199,11 +202,16 @@ def test_any_json_at_any_place_is_a_run_or_a_sentence(value):
             pass
 
 
-@pytest.mark.parametrize("changes", [{"prompt": "x\ud800"}, {"stop": ["\udfff"]}])
+@pytest.mark.parametrize("changes", [{"prompt": "x\ud800"}, {"stop": ["\udfff"]}, {"system": "\ud800"}])
 def test_half_characters_are_refused_before_anything_runs(changes):
     """A run with one could be written but not read again."""
     with pytest.raises(UserError, match="half of a character"):
         check_request(CompareRequest(**{"prompt": "x", **changes}))
+
+
+def test_true_is_no_number_in_a_request_from_elsewhere():
+    with pytest.raises(UserError, match="whole number"):
+        request_from_dict({"prompt": "x", "repeats": True})
 
 
 TURNED = "small\u202eegral"

@@ -44,7 +44,7 @@ def _logits(
             logits = other[:-1] * sharpness
         else:
             logits = logits + 0.02 * other[:-1] / (1 + abs(other[:-1]))
-    row = np.full(padded, -50.0, dtype=np.float32)
+    row = np.full(padded, 50.0, dtype=np.float32)  # padding that would win, if it were looked at
     row[:vocab] = logits
     return row
 
