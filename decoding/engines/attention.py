@@ -40,7 +40,7 @@ class CacheShape:
 class Plan:
     """What the layers of one pass share. ``mask`` is additive, [n, keys].
 
-    ``moved``, for a tree: (to, source), places in scores [Hq, n, keys], which are in the order of the cache; moving
+    ``moved``, for a tree: (to, source), places in a head's scores [n keys], which are in the order of the cache; moving
     these puts what a row sees into the order of its own text, to which ``mask`` then applies.
     """
 
@@ -165,10 +165,10 @@ class BagAttention:
             for depth, place in enumerate(path)
             if place != trunk + depth
         ]
-        heads = torch.arange(self.n_heads)[:, None] * (n * n_keys)
-        to, source = ((heads + torch.tensor(places)).flatten() for places in zip(*moved))
+        to, source = (torch.tensor(places) for places in zip(*moved))
         key_rows, key_bags, value_rows, value_bags = self._indices(n, n_keys)
-        value_rows = value_rows.put(to, value_rows.take(source))
+        by_head = value_rows.view(self.n_heads, -1)
+        value_rows = by_head.index_copy(1, to, by_head.index_select(1, source)).view(-1)
         return Plan(start, n, mask, (key_rows, key_bags, value_rows, value_bags), (to, source))
 
     def _make_indices(self, n: int, n_keys: int) -> tuple[torch.Tensor, ...]:
@@ -199,7 +199,8 @@ class BagAttention:
         scores = scores.view(blocks, -1, KEY_BLOCK).transpose(0, 1).reshape(self.n_heads, n, n_keys)
         if plan.moved is not None:
             to, source = plan.moved
-            scores.view(-1).put_(to, scores.take(source))
+            by_head = scores.view(self.n_heads, -1)
+            by_head.index_copy_(1, to, by_head.index_select(1, source))
         p = torch.softmax(torch.add(plan.mask, scores, alpha=self.scale), -1)
         seen = self._sum_bags(self._value_tables[layer], value_rows, value_bags, p.view(-1))
         return seen.view(self.n_heads, n, -1).transpose(0, 1).reshape(n, -1)

@@ -101,27 +101,17 @@ class Ranked(Siblings):
 
     def __init__(self, scores: np.ndarray, logits: np.ndarray, ids: np.ndarray | None, sharp: bool = False) -> None:
         self._left, self._ids, self._q = scores.copy(), ids, softmax_of_row(logits)
-        self._total = _sum_of_sharp(self._q) if sharp else 0.0
+        self._chances = softmax_of_row(logits * np.float32(SHARPNESS)) if sharp else self._q
         self._best = int(self._left.argmax())
         self._least = self._left[self._best] - self.REACH
-        self.chance = self._chance()
-
-    def _chance(self) -> float:
-        q = float(self._q[self._best])
-        return q**SHARPNESS / self._total if self._total else q
+        self.chance = float(self._chances[self._best])
 
     def draw(self) -> tuple[int, float, float]:
         choice, chance = self._best, self.chance
         self._left[choice] = -np.inf
         self._best = int(self._left.argmax())
-        self.chance = self._chance() if self._left[self._best] >= self._least else 0.0
+        self.chance = float(self._chances[self._best]) if self._left[self._best] >= self._least else 0.0
         return choice if self._ids is None else int(self._ids[choice]), float(self._q[choice]), chance
-
-
-def _sum_of_sharp(q: np.ndarray) -> float:
-    """The sum of q^SHARPNESS, q q^(1/2) q^(1/4): two square roots are faster than a power."""
-    root = np.sqrt(q)
-    return float(np.dot(q, root * np.sqrt(root)))
 
 
 def follow(choices: list[int], tree: Proposal) -> tuple[list[int], int]:
