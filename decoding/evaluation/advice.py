@@ -48,7 +48,7 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
     if theirs is not best:
         sentences.append(
             f"{best.name} reads the target's hidden states in this project's way, which no other engine knows: the "
-            f"settings below are for {theirs.name}, the best draft that reads only the text."
+            f"settings below are for {theirs.name}, which gains most of the drafts that read only the text."
         )
     return Recommendation(
         draft=best.name,
