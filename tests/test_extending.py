@@ -218,7 +218,9 @@ def test_one_command_installs_jupyter_and_opens_the_example():
 
 def test_what_cannot_be_is_said(scripted):
     with pytest.raises(UserError):
-        viz.notebook.compare("x", ["static:0"])
+        viz.notebook.compare("x", "autoregressive,static:0")
+    with pytest.raises(UserError, match="bogus"):
+        viz.notebook.compare("x", bogus=3)
     with pytest.raises(UserError, match="There is no lesson"):
         viz.notebook.lesson(make_run(), "nothing")
 

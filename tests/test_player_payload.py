@@ -149,9 +149,11 @@ def test_every_token_has_its_text(run, payload):
 
 
 def test_a_text_that_ended_at_once_is_answered_with_what_to_do(run):
-    hint = "end the prompt without a line break"
-    assert hint in opening(make_run(n_tokens=3, finish="eos"))
-    for other in (make_run(n_tokens=3), make_run(finish="eos"), run):
+    hint, prompt = "end the prompt without a line break", "def f(x):\n"
+    short = make_run(n_tokens=3, finish="eos", prompt=prompt)
+    assert hint in opening(short)
+    short.settings.chat = True  # a short answer is none that ended early
+    for other in (short, make_run(n_tokens=3, finish="eos", prompt="x"), make_run(n_tokens=3, prompt=prompt), run):
         assert hint not in opening(other)
 
 
@@ -172,9 +174,9 @@ def test_repeats_that_are_far_apart_are_reported():
     run = make_run(lanes=("autoregressive", "static:5"), repeats=5)
     assert doubt(run) == "" and doubt(make_run(lanes=("static:5",))) == ""
     times = run.lanes[1].repeats
-    times[0].verify_s = [3 * second for second in times[0].verify_s]
-    assert doubt(run) == ""  # one of five may deviate
-    times[1].verify_s = [3 * second for second in times[1].verify_s]
+    times[0].verify_s = [second / 3 for second in times[0].verify_s]
+    assert doubt(run) == ""  # one of five may deviate, unless plain decoding was faster in it
+    times[1].verify_s = [4 * second for second in times[1].verify_s]
     found = metrics.speedup(run, run.lanes[1])
     assert f"vary ({found.low:.2f}× to {found.high:.2f}× over the repeats)" in doubt(run)
     assert run_payload(run)["fact"] == check_fact(run) + doubt(run)

@@ -16,6 +16,7 @@ from decoding.analysis.lane_figures import lane_figures
 from decoding.analysis.metrics import predicted_cost, speedup
 from decoding.analysis.run_costs import _line, _met, run_costs
 from decoding.analysis.whatif import simulate_lane, sweep
+from decoding.errors import UserError
 from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Guesses, Iteration, Repeat, Run, Token, Trace, Verdict
 from tests.runs import add_draft, make_run, untimed
@@ -361,6 +362,9 @@ def test_another_c_replaces_the_one_of_this_run():
     assert simulate_lane(dear, "static:5", cost_ratio=0.11).cost == pytest.approx(
         simulate_lane(untimed(dear), "static:5").cost, rel=1e-6
     )
+    for none in (-0.1, float("nan"), 1e9):
+        with pytest.raises(UserError, match="cost ratio must be a number from 0 to 1,000,000"):
+            simulate_lane(dear, "static:5", cost_ratio=none)
     assert simulate_lane(dear, "oracle:best", cost_ratio=5.0).counts.drafted == 0, "the policy weighs it, too"
 
 

@@ -28,7 +28,7 @@ import plotly.graph_objects as go
 from decoding.backends import choose_backend
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.records.request import CompareRequest
+from decoding.records.request import DEFAULT_LANES, request_from_dict
 from decoding.records.run_file import run_of_events
 from decoding.records.trace import Run
 
@@ -60,18 +60,21 @@ class Frame:
         Path(path).write_text(self.html, encoding="utf-8")
 
 
-def compare(prompt: str, lanes: Sequence[str] | None = None, *, backend: Backend | None = None, **settings: Any) -> Run:
+def compare(
+    prompt: str, lanes: str | Sequence[str] | None = None, *, backend: Backend | None = None, **settings: Any
+) -> Run:
     """Decode ``prompt`` with several policies and return the run.
 
     Args:
-        lanes: lane strings; the usual four if not given.
+        lanes: lane strings, or one with commas between them; the usual four if not given.
         backend: where to run; this machine, or the one that SPECULOSCOPE_BACKEND names, if not given.
         settings: further fields of :class:`~decoding.records.request.CompareRequest` (max_new_tokens, pair, rule, ...).
 
     Raises:
         UserError: the run is not possible; the message says why.
     """
-    request = CompareRequest(prompt=prompt, **({"lanes": list(lanes)} if lanes else {}), **settings)
+    texts = lanes.split(",") if isinstance(lanes, str) else list(lanes or DEFAULT_LANES)
+    request = request_from_dict({"prompt": prompt, "lanes": texts, **settings})
     run = run_of_events((backend or _default_backend()).compare(request, threading.Event()))
     if run is None:
         raise UserError("The run ended without a result: try again.")

@@ -66,10 +66,11 @@ def _against_its_replay(run: Run, trace: Trace) -> str:
 def wavering(run: Run, trace: Trace) -> tuple[float, float] | None:
     """(lowest, highest) speedup of the repeats if they are too far apart for a median, otherwise None.
 
-    With five repeats or more, one outlier on each side is ignored.
+    With five repeats or more, one outlier on each side is ignored, unless it makes a slow-down of the median's gain.
     """
     ratios = sorted(speedups(run, trace))
-    inner = ratios[1:-1] if len(ratios) >= 5 else ratios
+    ignored = len(ratios) >= 5 and not ratios[0] < 1 < ratios[len(ratios) // 2]
+    inner = ratios[1:-1] if ignored else ratios
     if not inner or inner[-1] <= MAX_SPREAD * inner[0]:
         return None
     return ratios[0], ratios[-1]

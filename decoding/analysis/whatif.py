@@ -27,6 +27,7 @@ from ..records.trace import Chain, Costs, Finish, Guesses, Run
 from .counts import Counts
 from .run_costs import run_costs
 
+MAX_RATIO = 1_000_000  # of a draft step to a target pass
 AT_ONCE = 10
 """A first step that costs more than so many of the others makes their guesses as well (parallel heads, a block)."""
 
@@ -217,7 +218,7 @@ def simulate_lane(
         cost_ratio: another c for the lane's draft, which it weighs and pays.
 
     Raises:
-        UserError: the run has no chain for the lane's draft, or a learned policy has no head.
+        UserError: the run has no chain for the lane's draft, a learned policy has no head, or the ratio is none.
     """
     return next(iter(sweep(run, [lane], heads, cost_ratio).values()))
 
@@ -229,6 +230,8 @@ def sweep(
     cost_ratio: float | None = None,
 ) -> dict[str, Simulated]:
     """:func:`simulate_lane` for several lanes or for lane text with ranges ("static:1..16"), keyed by lane."""
+    if cost_ratio is not None and not 0.0 <= cost_ratio <= MAX_RATIO:
+        raise UserError(f"The cost ratio must be a number from 0 to {MAX_RATIO:,}, not {cost_ratio}.")
     asked = expand_lanes(lanes) if isinstance(lanes, str) else lanes
     replays: dict[str, Replay] = {}
     found, own = {}, run_costs(run)

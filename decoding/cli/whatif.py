@@ -13,14 +13,11 @@ from rich.text import Text
 from ..analysis.metrics import Spread, speedup
 from ..analysis.run_costs import run_costs
 from ..analysis.whatif import Simulated, simulate_lane
-from ..errors import UserError
 from ..lookahead.fitted import heads_of
 from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..records.run_file import load_run
 from ..records.trace import Run
 from .console import AsJson, out, print_json, visible
-
-MAX_RATIO = 1_000_000
 
 
 def whatif(
@@ -33,8 +30,6 @@ def whatif(
 
     A policy without a number takes that of the run's own lane, if it has one.
     """
-    if cost_ratio is not None and not 0.0 <= cost_ratio <= MAX_RATIO:
-        raise UserError(f"The cost ratio must be a number from 0 to {MAX_RATIO:,}, not {cost_ratio}.")
     run = load_run(run_file)
     asked = [_as_run(run, lane) for lane in expand_lanes(lanes)]
     heads = {lane.draft: heads_of(run, lane.draft) for lane in asked if lane.is_learned}

@@ -160,7 +160,7 @@ def _emoji_of(text: str) -> list[What]:
         if emoji is None:
             raise UserError(
                 f"{rest[:20]!r} is neither one of the {len(names)} emoji of the scenes "
-                "nor a sign such as red-star or blue-7. Pick from the list."
+                "nor a sign such as red-star or blue-7: try an animal, a fruit or a vehicle, or pick an example."
             )
         found.append(What(names[emoji]))
         rest = rest.removeprefix(emoji)

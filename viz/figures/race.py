@@ -55,6 +55,7 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
         _name_row(figure, row, trace)
     for again in [part for part in figure.data if part.name == DEEPEST][1:]:
         again.showlegend = False
+    figure.update_xaxes(rangemode="nonnegative")
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
     figure.update_layout(barmode="overlay", bargap=0)
     title, height = "How far each policy looked ahead, along the text", ROW_PX * len(drafting) + 92

@@ -178,7 +178,8 @@ def _picture(run: Run) -> dict[str, Any] | None:
         return None
     size = f"{picture.width} × {picture.height} pixels, {picture.n_tokens} tokens"
     caption = (
-        f"The target read this picture ({size}, {picture.seconds * 1e3:.0f} ms); a draft that reads text alone did not."
+        f"The target read this picture ({size}, {picture.seconds * 1e3:.0f} ms). A draft that reads text alone did "
+        "not; one that reads the target's states learns a little of it from them."
     )
     if picture.preview:
         src, alt = PNG + picture.preview, "The photograph that the target read"

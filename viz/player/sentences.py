@@ -8,7 +8,7 @@ from decoding.analysis.metrics import end_to_end_speedup, speedup, static_opt
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import how_timed, timings, unsteady, wavering
 from decoding.lookahead.lanes import is_usable
-from decoding.records.pairs import about_pair
+from decoding.records.pairs import about_pair, is_asked
 from decoding.records.text import counted, in_words
 from decoding.records.trace import Costs, Run, Trace
 
@@ -64,11 +64,12 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
     if trace is run.baseline or not ratio:
         return f"Here: {counted(n, 'token')} by the target alone; add a lane to compare it with."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
+    ending = _ended_early(run, trace)
     if doubtful:
-        return f"Here: {same}{counted(n, 'token')}, but timings vary too much to trust a speedup.{_ended_early(trace)}"
+        return f"Here: {same}{counted(n, 'token')}, but timings vary too much to trust a speedup.{ending}"
     others = (_best_other(run, trace) if point else _slow_down(run, trace)) + _of_fewer(run)
-    ending = f"{_with_prefill(run, trace, ratio)}{_ended_early(trace)}"
-    return f"Here: {same}{counted(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{ending}"
+    whole = _with_prefill(run, trace, ratio)
+    return f"Here: {same}{counted(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{whole}{ending}"
 
 
 def _with_prefill(run: Run, trace: Trace, ratio: float) -> str:
@@ -98,9 +99,11 @@ def _slow_down(run: Run, first: Trace) -> str:
     return f", {_how_fast(slowest)} with {name}" if slowest <= 1 / 1.05 else ""
 
 
-def _ended_early(trace: Trace) -> str:
-    """Advice for a text that the target ended immediately, which is common if the prompt ends with a line break."""
-    if trace.finish != "eos" or len(trace.output) > SHORT:
+def _ended_early(run: Run, trace: Trace) -> str:
+    """Advice for a text to continue that the target ended immediately, if the prompt ends with a line break."""
+    asked = run.settings
+    is_answer = is_asked(asked.chat, run.pair.name)
+    if is_answer or not asked.prompt.endswith("\n") or trace.finish != "eos" or len(trace.output) > SHORT:
         return ""
     return " The target ended its text early. To make it continue, end the prompt without a line break."
 

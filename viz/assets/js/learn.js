@@ -63,6 +63,7 @@ export function explain({ run, timings, lane, iteration, index, drafted }) {
     await there.openId(run, timings);
     there.goTo({ place: "steps", lane, iteration, step: index < drafted ? "verdict" : "own" });
     there.places.steps.towards(index);
+    document.querySelector(".sl-steps [data-key=next]")?.focus({ preventScroll: true }); // the token has left the screen
   });
 }
 

@@ -135,7 +135,12 @@ export class Plots {
       this.ended = true;
       this.refresh();
     });
-    player.addEventListener("sd:position", (event) => this.position(event.detail));
+    player.addEventListener("sd:position", (event) => {
+      this.position(event.detail);
+      if (this.ended || !this.stands()) return;
+      this.ended = true;  // by seeking
+      this.refresh();
+    });
     onTheme(() => this.redraw());
   }
 

@@ -48,6 +48,7 @@ export class Steps {
   }
 
   adopt(lane) {
+    if (this.model.lanes.includes(lane)) return lane;
     const at = this.extra.findIndex((one) => one.name === lane.name);
     if (at >= 0) this.extra[at] = lane; else this.extra.push(lane);
     return lane;

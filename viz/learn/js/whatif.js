@@ -115,7 +115,7 @@ export class WhatIf {
   aboutDraft(name) {
     const best = this.model.bestStatic(undefined, name), { costs } = this.model;
     const cost = guessesAtOnce(costs, name) ? `makes all guesses of an iteration for ${small(costs.first[name])} passes` : `has a measured c of ${small(costs.c[name])}`;
-    return `On this text ${name} is right at ${percent(this.model.matchRate(name))} of the places and ${cost}; its best SL with hindsight, ${best.sl}, decodes ${times(best.speedup)} as fast as plain decoding.`;
+    return `On this text ${name} is right at ${percent(this.model.matchRate(name))} of the places and ${cost}; at the measured costs its best SL with hindsight, ${best.sl}, decodes ${times(best.speedup)} as fast as plain decoding.`;
   }
 
   /** The c from which on no static SL gains, at the chosen cost of checks. */
@@ -175,7 +175,7 @@ function numberQuestion(text, answer, tolerance, shown) {
   const verdict = aria(el("span", "sl-verdict"), { role: "status" }), field = numberField("your answer", "", { max: 100 });
   const check = () => {
     const right = answer(), given = field.value;
-    if (given == null) { verdict.textContent = "Type a number first."; return; }
+    if (given == null) { verdict.textContent = "Type a number from 0 to 100 first."; return; }
     if (right == null) { verdict.textContent = "There is no such c: some SL gains at every c up to 20."; return; }
     const near = Math.abs(given - right) <= tolerance * Math.max(1, right) + 1e-9;
     verdict.textContent = `${near ? "✓ Right" : "✕ Wrong"}: it is ${shown(right)} here.`;
