@@ -228,7 +228,7 @@ export class Steps {
     const parts = [reads && `${count(reads, "draft pass", "draft passes")} at ${fixed(cost.guessing / steps)}`, checked && `a check at ${fixed(cost.check)}`,
       checked && cost.rest >= 0.005 && `the rest at ${fixed(cost.rest)}`].filter(Boolean).join(", ");
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
-    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, isOver ? fixed(cost.plain) : "at the end"),
+    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, isOver ? fixed(cost.plain) : "…"),
       el("p", "sl-note", `${parts}, in passes of the target over one token, at this run's own costs.${this.clock()}`));
     return box;
   }
