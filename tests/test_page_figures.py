@@ -78,6 +78,11 @@ def test_sentences_count_what_the_run_counts():
     sentence = drawn(run)["lookahead"].sentence
     assert f"Static 5 threw away {counts(run.lanes[1]).thrown_away} of" in sentence
     assert f"Confidence 0.5 threw away {counts(run.lanes[2]).thrown_away} of" in sentence
+    run = quick_run(["tree:6"], ToyPair(agree=0.7))
+    found = counts(run.lanes[0])
+    assert found.draft_passes < found.drafted  # siblings are guessed in one pass
+    sentence = f"In this run Tree 6 threw away {found.thrown_away} of {found.drafted} guesses."
+    assert drawn(run)["lookahead"].sentence == sentence
 
 
 def test_a_run_without_drafting_lanes_has_no_figures():

@@ -172,8 +172,8 @@ def lookahead_sentence(traces: list[Trace]) -> str:
 
 def _wasted(trace: Trace) -> str:
     found = counts(trace)
-    text = f"{lane_name(trace.lane)} threw away {found.thrown_away:,} of {found.draft_passes:,} guesses"
-    if any(it.holds is None for it in trace.iterations):
+    text = f"{lane_name(trace.lane)} threw away {found.thrown_away:,} of {found.drafted:,} guesses"
+    if any(it.holds is None or it.parents is not None for it in trace.iterations):
         return text
     short = sum(it.holds > it.n_drafted for it in trace.iterations[:-1])
     return f"{text} and stopped {short:,} {'time' if short == 1 else 'times'} although the next guess would have held"
