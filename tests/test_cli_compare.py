@@ -216,6 +216,7 @@ def test_fates_have_marks_and_text_cannot_steer_the_terminal():
     assert "✗" in shown and "»" in shown and "│" in shown
     assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(shown)
     assert visible("a\x1b[2J\u202eb\ud800\n") == "a␛[2J\ufffdb\ufffd\n"
+    assert visible("\u2066\u2069\u061c\u200f\x9b\x7f") == "\ufffd" * 5 + "␡"
 
 
 def test_markup_in_text_is_text():

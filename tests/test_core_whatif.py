@@ -126,6 +126,8 @@ def test_trees_write_the_target_s_own_text_and_follow_from_how_one_grows_at_each
         assert len(set(zip(parents, it.drafted))) == len(parents), "siblings differ"
         assert eos not in [it.drafted[parent] for parent in parents if parent >= 0], "no guess after an end"
         assert it.stop != "eos", "other guesses could follow"
+    if short and lane.endswith("costtree"):
+        return  # it leaves out reads, and a full context may cut what is recorded before that
     growths = grow_along(prepared, draft, reference.output, cap=max(budget, TREE_CAP))
     chain = chain_of(prepared, draft, reference.output)
     simulated = simulate_trees(chain, growths, costs, make_policy(prepared.lanes[0]), limit)

@@ -51,6 +51,8 @@ DOUBT = [0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
         # 3: y held, n (position 4) drafted and failed;
         # 5: y y held (positions 5 and 6); position 7 is the target's by the token limit: nothing was decided there.
         ("static:2", sample("yyyynyyy"), {"precision": 5 / 6, "recall": 5 / 6, "f1": 5 / 6}),
+        # 0: n failed, and what was drafted after it is void; 1: y y y held, and so did the bonus position 4; 5: y y y.
+        ("static:3", sample("nyyyyyyyy"), {"precision": 6 / 7, "recall": 6 / 7, "f1": 6 / 7}),
         # Unsure exactly at the wrong guess: every decided token is predicted right.
         ("confidence:0.5", sample("ynyyyyyy", DOUBT), {"precision": 1.0, "recall": 1.0, "f1": 1.0, "auc": 1.0}),
         ("confidence:0.5", sample("yyyy", DOUBT[:4]), {"precision": 1.0, "recall": 1 / 2, "f1": 2 / 3}),

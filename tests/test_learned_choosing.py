@@ -4,6 +4,7 @@ import json
 import lzma
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from decoding.analysis.validation import FILE, FOLLOWED, MAX_BYTES, SCHEMA, read
 from decoding.analysis.whatif import Replay, simulate_lane
 from decoding.backends.recorded import RECORDINGS
 from decoding.errors import UserError
-from decoding.lookahead.fitted import FOLDER, load_heads, make_policy
+from decoding.lookahead.fitted import FOLDER, heads_of, load_heads, make_policy
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.policy_files import write_policy
 from decoding.records.pairs import embedded_pairs
@@ -21,10 +22,21 @@ from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Costs, Guesses
 
 from .learned_heads import TUNED, make_file, make_head
-from .runs import untimed
+from .runs import make_run, untimed
 
 TARGET, DRAFT = "t" * 16, "d" * 16
 HEADS = {policy: make_head(policy) for policy in TUNED}
+
+
+@pytest.mark.parametrize("changed", ["", "target", "draft"])
+def test_what_if_takes_only_policies_that_were_fitted_for_the_weights_of_the_run(tmp_path, monkeypatch, changed):
+    run = make_run()
+    installed = SimpleNamespace(drafts={"shallow": tmp_path})
+    monkeypatch.setattr("decoding.lookahead.fitted.find_pair", lambda name: installed)
+    write_policy(tmp_path / FOLDER, make_file("disco"))
+    run.pair.target.fingerprint = "x" if changed == "target" else TARGET
+    run.pair.drafts["shallow"].fingerprint = "x" if changed == "draft" else DRAFT
+    assert set(heads_of(run)) == (set() if changed else {"disco"})
 
 
 def costs(c: float, v6: float) -> Costs:

@@ -17,7 +17,7 @@ from decoding.errors import Cancelled, UserError
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of, head_of
-from decoding.fit.costaware import recent_along, train_network, train_table
+from decoding.fit.costaware import flatten, recent_along, train_network, train_table
 from decoding.fit.data import LiveCollector, ParallelCollector, Positions, rows_of, split_texts
 from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
@@ -30,7 +30,7 @@ from decoding.lookahead.fitted import load_heads, make_policy
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ngrams import CELLS, N_LEVELS, Ngrams
 from decoding.lookahead.policy_files import read_policy
-from decoding.lookahead.repetition import LONGEST
+from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
 from decoding.loop.acceptance import Greedy
 from decoding.loop.limits import Limits
 from decoding.records.suites import Prompt
@@ -289,6 +289,7 @@ def test_policies_are_fitted_for_it_and_decode(reading, prompts):
 def test_a_text_is_either_trained_on_or_held_out():
     train, held = split_texts(30, 0.1, seed=3)
     assert sorted([*train, *held]) == list(range(30)) and len(held) == 3
+    assert [*map(len, split_texts(1, 0.1))] == [1, 0]  # a single text is trained on
     positions = _positions(600)
     assert set(rows_of(positions, held).text) == set(held)
 
@@ -305,7 +306,8 @@ def test_platt_scaling_mends_overconfidence():
     assert figures(platt.apply(said), outcome)["auc"] == pytest.approx(figures(said, outcome)["auc"], abs=1e-4)
 
 
-def test_outcomes_of_one_kind_leave_probabilities_alone():
+def test_outcomes_of_one_kind_or_the_wrong_way_round_leave_probabilities_alone():
+    assert fit_platt(np.array([0.2, 0.3, 0.8, 0.9]), np.array([1.0, 1.0, 0.0, 0.0])) == Platt(1.0, 0.0)
     assert fit_platt(np.array([0.2, 0.9]), np.ones(2)) == Platt(1.0, 0.0)
     alpha, beta, gamma = fit_chance(np.array([0.2, 0.9]), np.array([0.5, 0.6]), np.ones(2))
     assert beta == gamma == 0.0 and alpha > 5
@@ -337,6 +339,12 @@ def test_calibration_is_folded_into_the_heads_last_layer(policy, seed):
     calibrated = replace(trained, weights=fitter_of(policy).calibrate(trained.weights, platt))
     before, after = (head_of(policy, one).score_chain(features) for one in (trained, calibrated))
     np.testing.assert_allclose(after, platt.apply(before), rtol=1e-4)
+
+
+def test_of_a_flattened_table_long_repetitions_have_their_own_chance():
+    alone, table = np.arange(LONGEST + 1.0), np.zeros((N_EVIDENCE, 3))
+    found = flatten(Trained({"alone": alone, "table": table}, 0.0, {}, {}), 8).weights["table"]
+    assert found[8 : LONGEST + 1, 0].tolist() == alone[8:].tolist() and not found[:8].any()
 
 
 def test_evidence_becomes_inputs():

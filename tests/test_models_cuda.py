@@ -190,6 +190,23 @@ def test_a_long_reading_outlasts_the_launches_that_it_takes(cuda):
     torch.testing.assert_close(kept, plain.last_states, atol=1e-4, rtol=0)
 
 
+def test_what_stands_in_the_buffer_behind_the_proposals_is_never_accepted(models):
+    model, _ = models
+    model.prefill(ids(9))
+    token = 1
+    right = [token := model.choices([token], VOCAB)[0] for _ in range(5)]
+    for n in (5, 2):  # the second time the other three, which are right too, are still there
+        model.rewind(9)
+        assert model.verify_planned(1, torch.tensor(right[:n]), VOCAB)[2] == n
+
+
+def test_guesses_that_are_planned_together_see_each_other_beyond_a_bucket_of_keys(models, monkeypatch):
+    model, own = models[0], models[0]._attention.plan_at
+    model.prefill(ids(250))
+    monkeypatch.setattr(model._attention, "plan_at", lambda at, n: own(at, n) if at.max() < n else pytest.fail())
+    assert len(model.draft_planned([1], 12, VOCAB)) == 12
+
+
 def test_graphs_are_few(cuda):
     """One per bucket, whatever the place in the text and the number of unread tokens."""
     model = recording(make(fixed))

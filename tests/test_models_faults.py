@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -151,6 +152,13 @@ def test_stop_while_a_pair_loads(folders):
     asked = iter([False, True])
     events = list(guarded(jobs._load(request, lambda: next(asked, True))))
     assert {kind for kind, _ in events[:-1]} == {"progress"} and events[-1][0] == "cancelled" and jobs._known is None
+
+
+def test_another_number_format_is_loaded_anew(folders):
+    jobs, request = Jobs("cpu"), small_request(target=str(folders["small"]), draft=str(folders["small"]))
+    for dtype in ("float32", "bfloat16", "float32"):
+        load(jobs, replace(request, dtype=dtype))
+        assert jobs._known.pair.target.info.dtype == dtype
 
 
 def load(jobs, request):

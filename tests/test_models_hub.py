@@ -74,10 +74,12 @@ def test_a_pair_is_downloaded_with_progress_and_runs(hub):
     assert logits.shape == (1, 257)
 
 
-def test_other_tokens_are_refused_before_the_weights(hub, place):
+@pytest.mark.parametrize("swapped", ["ab", "~^"], ids=["in what is tried", "not in it"])
+def test_other_tokens_are_refused_before_the_weights(hub, place, swapped):
     text = json.loads((place / "tokenizer.json").read_text())
     vocab = text["model"]["vocab"]
-    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    one, other = swapped
+    vocab[one], vocab[other] = vocab[other], vocab[one]
     (place / "tokenizer.json").write_text(json.dumps(text))
     hub.folders["org/other"] = place
     with pytest.raises(UserError, match="different tokenizers"):
@@ -244,9 +246,12 @@ def test_presets_are_named_and_sound():
         pairs.find_pair("nonsense")
 
 
-def test_hub_ids():
+def test_hub_ids(tmp_path, monkeypatch):
     assert is_hub_id("Qwen/Qwen2.5-7B")
     assert not any(map(is_hub_id, ("models/x/y", "./a/b", "name", "../a", "a/..", "https://x/y", "a/b c")))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    assert not is_hub_id("owner/name")  # it is here: nothing is downloaded
 
 
 def test_tokens_that_are_not_whole_characters_show_their_bytes(folders):

@@ -216,6 +216,9 @@ def test_a_reduced_head_in_int8_gives_the_same_logits_for_its_own_tokens():
 def test_of_a_reduced_head_a_rows_bits_do_not_depend_on_the_rows_and_tokens_after_it():
     model, text = lean(random_model(CONFIGS["llama"]), head_ids=torch.arange(3, 128, 5)), ids(20)
     other = model.fork()
+    model.prefill([7, 9])
+    other.prefill([1])
+    assert model.head_ids.tolist()[-2:] == [7, 9]  # the text of its own cache
     model.prefill(text[:1])
     other.prefill(text[:1])
     at_once = all_rows(model, model.extend(text[1:]))
@@ -236,6 +239,7 @@ def test_a_step_on_the_device_with_a_reduced_head_names_one_of_all_tokens(planne
     for prompt in ids(9), [1, 2, 4], [6, 7, 9, 11]:
         model.prefill(prompt)
         choice = model.head_ids[int(model.extend([5])[-1].argmax())]
+        assert (model.text_tokens.columns[len(model.text_tokens) :] == 128).all()  # none is left of another text
         model.rewind(len(prompt))
         assert (model.draft_planned([5], 1, 128)[0] if planned else model.draft_step([5], 128).token) == choice
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import astuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import huggingface_hub
@@ -17,6 +18,7 @@ from decoding.engines import pair as pair_module
 from decoding.engines.checks import estimate_memory
 from decoding.engines.formats import find_format
 from decoding.engines.hub import HuggingFaceHub, Repository
+from decoding.engines.loading import LocalModel
 from decoding.engines.pair import check_fit, load_pair, size_of
 from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
@@ -45,6 +47,14 @@ def test_a_chat_template_wraps_the_prompt_and_adds_no_second_bos(folders, tmp_pa
     assert tokenizer.encode(tokenizer.chat("hi")) == [0, *tokenizer.encode_part("[hi]>")]
     plain = load_tokenizer(folders["small"])
     assert not plain.has_chat_template and plain.chat("hi") == "hi"
+
+
+def test_a_slim_draft_is_made_whole_for_each_target_apart(folders, monkeypatch):
+    monkeypatch.setattr(sources, "materialise", lambda draft, target, folder: folder)
+    models = (LocalModel(folders["big"], "big", "big", mark) for mark in ("one", "other"))
+    targets = (SimpleNamespace(fetch=lambda report, model=model: model) for model in models)
+    made = [sources.SlimSource(folders["small"], "small", target).fetch(print).folder for target in targets]
+    assert made[0] != made[1]
 
 
 def answer(status: int) -> httpx.Response:

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
+from decoding.cli.compare import _repeated
 from decoding.engines.pair import Pair, load_pair
 from decoding.errors import UserError
 from decoding.pictures.photo import NAMED, SIDE, pack_file, photo_of
@@ -149,6 +150,8 @@ def test_a_run_is_repeated_with_its_photograph_which_its_file_holds_on_demand(ll
     assert named.picture.width == 60 and named.picture.file == "" and photo_of(held.picture.file).size == (60, 40)
     assert "Give one picture" in command("compare", *named_photo, "--picture", "🐱").err
     assert "give the picture file again" in command("compare", "--again", named_file).err
+    other = noise(tmp_path / "other.png", (50, 40))
+    assert _repeated(held, other)[0].picture == pack_file(other) != _repeated(held, None)[0].picture
     for words in ([held_file], [named_file, "--image", photo]):
         run = compared(again_file, "--again", *words)
         assert run.picture.digest == named.picture.digest and run.lanes[0].output == named.lanes[0].output

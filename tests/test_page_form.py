@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from urllib.parse import parse_qsl
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from decoding.analysis.tuning import curves_here
@@ -52,6 +52,7 @@ def test_the_form_and_a_link_give_the_request_back(request_):
 
 
 @given(REQUESTS)
+@example(CompareRequest("two\nlines, 'quoted' \\ and \u202e"))
 @settings(max_examples=30)
 def test_a_shell_reads_the_command_as_it_was_meant(request_):
     line = command_line(request_)
@@ -171,6 +172,7 @@ def test_both_models_are_named_with_their_sizes(tmp_path):
 def test_the_range_holds_what_the_closed_form_gives_and_grows_with_the_repeats():
     plain = time_sentence(known_pair(), ["autoregressive"], 100, 1)
     assert seconds(plain) == [5.0] and plain.startswith("The timing takes about 5 s here")
+    assert seconds(time_sentence(known_pair(), ["autoregressive"] * 2, 100, 1)) == [10.0]  # one after the other
     low, high = seconds(time_sentence(known_pair(), ["static:5"], 100, 1))
     assert low < 100 / 3 * 2 * 0.05 < high  # 3 tokens an iteration, a third misses
     once, thrice = (seconds(time_sentence(known_pair(), LANES, 100, repeats)) for repeats in (1, 3))
@@ -210,6 +212,8 @@ def test_the_list_of_lanes_has_groups_in_a_row_and_a_line_for_each():
     assert "on validation prompts" in lines[BEST_SL][1]
     groups = [lines[label][0] for label in labels]
     assert groups == sorted(groups, key=GROUPS.index)
+    of_another = replace(fake_pair(), fitted={"another": ["disco"]})
+    assert any(label.startswith("DISCO") and "fit first" in label for label, _ in lane_choices([of_another]))
     assert "adaptive candidate lengths" in next(line for label, (_, line) in lines.items() if "SpecDec++" in label)
 
 
@@ -222,6 +226,7 @@ def test_the_list_of_lanes_has_groups_in_a_row_and_a_line_for_each():
         ("aware", "costaware", ""),
         ("Banana 3", None, "There is no lane “Banana 3”. There are Plain, Static,"),
         ("Static 77", None, "The SL must be a whole number"),
+        ("Static", None, "The SL must be a whole number"),  # several labels begin so
     ],
 )
 def test_a_typed_lane_is_one_of_the_list_or_refused_in_its_words(typed, lane, sentence):

@@ -59,7 +59,10 @@ def test_a_large_body_is_refused_while_it_comes(url):
     assert next(chunks, None) is not None  # it was not read completely
 
 
-@pytest.mark.parametrize("route", ["upload", "process_recording", "upload_progress?upload_id=x", "vibe-code/"])
+UNUSED = "upload process_recording upload_progress?upload_id=x vibe-code/ proxy=http://127.0.0.1:1/ deep_link stream/x"
+
+
+@pytest.mark.parametrize("route", [*UNUSED.split(), "custom_component/x", "run-history", "dev/reload"])
 def test_nothing_can_be_uploaded(url, route):
     assert web.post(f"{url}gradio_api/{route}", files={"files": b"x"}).status_code == 404
 
@@ -227,6 +230,7 @@ def test_clients_can_apply_gradio_s_differences_between_events():
 
     before, after = event([5, 4, 6], 0), event([1, 0], 3)
     same_places = event([1, 0, 2], 0)
+    assert list(after["data"]["items"]) == ["3", "4"]  # by the iteration's number in the lane
     assert apply_diff(before, diff(before, after)) == after
     assert apply_diff(before, diff(before, same_places)) == same_places
 

@@ -291,6 +291,6 @@ def test_two_tabs_with_two_best_policies_say_so():
     one.best_lane = "shallow/heuristic"
     there, here = (evaluation.value("speedup", policy) for policy in (best, "heuristic"))
     said = beside_policy(drafts, evaluation)
-    assert f"{there:.2f}× over its 12 test prompts, where Heuristic gives {here:.2f}×" in said
+    assert f"{there:.2f}× over its 12 test prompts, where Heuristic gives {here:.2f}×; their intervals overlap." in said
     one.best_lane = "shallow/disco"  # which the evaluation does not have
     assert beside_policy(drafts, evaluation) == ""

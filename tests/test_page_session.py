@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -263,6 +264,13 @@ def test_too_much_memory_is_a_sentence(monkeypatch):
 
     monkeypatch.setitem(opened.JOBS, "payload", greedy)
     assert "more memory" in work(job(make_run(lanes=LANES)))["error"]
+
+
+def test_the_process_that_reads_a_file_has_a_limit_of_memory(monkeypatch):
+    limits = []
+    monkeypatch.setattr("resource.setrlimit", lambda *words: limits.append(words))
+    opened._bound_memory()
+    assert limits == [(resource.RLIMIT_AS, (opened.MAX_MEMORY_BYTES,) * 2)]
 
 
 def test_the_line_is_short(monkeypatch):

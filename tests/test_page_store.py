@@ -25,6 +25,7 @@ from decoding.records.run_file import run_from_json, save_run
 from viz.export import run_csv
 from viz.learn.lessons import OWN_RECORDINGS, shipped_lessons
 from viz.learn.tab import learn_answers
+from viz.player.details import token_details
 from viz.server_functions import answers
 from viz.session import Visits
 from viz.store import DAYS, MAX_FRAGMENT_CHARS, Newest, RunStore, SharedRuns
@@ -144,6 +145,9 @@ def test_the_table_has_a_row_per_token_and_no_cell_that_begins_a_formula():
     kept = [int(row["id"]) for row in rows if row["lane"] == "static:5" and row["fate"] not in ("rejected", "dropped")]
     assert kept == run.lanes[1].output
     assert [int(row["position"]) for row in rows if row["lane"] == "autoregressive"] == list(range(88))
+    for name in ("=1+1", "+1", "-1", "@SUM(1)", "\t=1"):
+        run.lanes[0].lane = name
+        assert next(csv.DictReader(io.StringIO(run_csv(run))))["lane"] == f"'{name}"
 
 
 def test_the_table_has_the_place_for_which_each_guess_of_a_tree_was_made():
@@ -155,6 +159,10 @@ def test_the_table_has_the_place_for_which_each_guess_of_a_tree_was_made():
         expected += [it.start + depth for depth in (*depths, *([it.n_accepted] if it.emitted else []))]
     assert [int(row["position"]) for row in rows] == expected
     assert any(it.parents for it in run.lanes[0].iterations)
+    for number, it in enumerate(run.lanes[0].iterations):
+        n = (it.parents or []).count(it.n_accepted - 1)  # of the guesses for the place of the target's own token
+        why = token_details(run, 0, number, it.n_drafted)["why"]
+        assert "replaces" not in why or (f"{n} rejected guesses" in why) == (n > 1)
 
 
 def test_the_size_of_opened_files_is_counted_in_bytes_and_the_oldest_ones_go(tmp_path):

@@ -41,6 +41,7 @@ def test_fates_and_times_are_those_of_one_repeat_and_the_flags_say_the_median(ru
         assert sum(lane["times"]) / TICKS_PER_SECOND == pytest.approx(repeat.decode_s, rel=1e-3)
         assert [fates.count("a") for fates in lane["fates"]] == [it.n_accepted for it in trace.iterations]
         assert lane["starts"] == [it.start for it in trace.iterations]
+        assert list(map(len, lane["wrong"])) == [it.n_drafted - it.n_accepted for it in trace.iterations]
 
 
 def test_a_lane_with_a_threshold_says_where_to_replay_it(run, payload):
@@ -102,6 +103,11 @@ def test_the_first_sentence_is_the_runs(run):
     assert f"checking 6 takes {run_costs(run).verify(6) - 1:.0%} longer; a guess takes" in check_fact(run)
 
 
+def test_of_a_long_prompt_the_end_is_shown():
+    prompt = "".join(map(str, range(300)))
+    assert payloads.prompt_end(prompt, False) == "…" + prompt[-400:] and payloads.prompt_end("x", True) == "x\n"
+
+
 def test_the_first_sentence_is_honest_when_slower_or_alone():
     slow = make_run(lanes=("autoregressive", "static:15"), match=0.3, c=0.6)
     ratio = metrics.speedup(slow, slow.lanes[1]).median
@@ -112,6 +118,8 @@ def test_the_first_sentence_is_honest_when_slower_or_alone():
     assert f"{gain:.2f}× as fast with Static 1, {loss:.2f}× as fast with Static 15." in opening(both)
     assert "so there is no speedup" in opening(make_run(lanes=("static:5", "oracle")))
     assert "by the target alone" in opening(make_run(lanes=("autoregressive",)))
+    both.lanes[1].verdict = Verdict(same=None)  # nothing was compared
+    assert "the same" in opening(slow) and "the same" not in opening(both)
 
 
 def test_a_gain_that_the_reading_of_a_long_prompt_eats_up_is_called_so(run):

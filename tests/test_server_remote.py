@@ -3,12 +3,14 @@
 What every backend does with a run, this one too: test_backends_contract.py. Faults between them: test_server_faults.py.
 """
 
+import itertools
 import json
 import subprocess
 import sys
 import textwrap
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -111,6 +113,7 @@ def test_the_token_is_asked_for():
             assert "with SPECULOSCOPE_TOKEN set to the server's" in refused
         response = web.delete(f"{url}/runs/any-run-at-all")
         assert response.status_code == 401 and response.headers["www-authenticate"] == "Bearer"
+        assert web.get(f"{url}/runs/any-run-at-all/events").status_code == 401
         assert compare(RemoteBackend(url, token="s3cret"))[-1].kind == "finished"
         assert RemoteBackend(url).pairs() == []
         assert [pair.name for pair in RemoteBackend(url, token="s3cret").pairs()] == ["toy"]
@@ -135,9 +138,14 @@ def test_bad_addresses_are_refused(url):
 
 
 def test_events_of_another_run_are_never_shown():
-    alien = '{"run":"another-run","seq":0,"kind":"queued","data":{}}\n'
-    events = compare(answered(lambda request: httpx.Response(200, text=alien)))
-    assert [event.kind for event in events] == ["failed"] and "out of order" in events[0].data["message"]
+    for run, seq in (("another-run", 0), (None, 1)):  # nor one before which another is missing
+
+        def answer(request: httpx.Request, run=run, seq=seq) -> httpx.Response:
+            of = run or request.url.path.split("/")[2]
+            return httpx.Response(200, text=event_to_json(Event(of, seq, "queued", {})) + "\n")
+
+        events = compare(answered(answer))
+        assert [event.kind for event in events] == ["failed"] and "out of order" in events[0].data["message"]
 
 
 def test_nothing_is_lost_or_mixed_when_connections_are_cut():
@@ -161,6 +169,19 @@ def test_an_answer_that_ends_within_a_line_is_a_broken_connection(ending):
 
     events = list(answered(answer).compare(small_request(), threading.Event(), sent[0].run))
     assert [event_to_json(event) + "\n" for event in events] == lines and len(answers) == 2
+
+
+def test_patience_begins_anew_with_each_event(monkeypatch):
+    """Each answer breaks off within a line, after further events; between two of them 15 of the 20 seconds pass."""
+    sent = compare(FakeBackend())
+    lines = [event_to_json(event) + "\n" for event in sent]
+    monkeypatch.setattr("decoding.backends.remote.time", SimpleNamespace(monotonic=itertools.count(0, 15).__next__))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        start = int(request.url.params.get("from", 0))
+        return httpx.Response(200, text="".join(lines[start:])[: len("".join(lines[start : start + 4])) + 9])
+
+    assert len(list(answered(answer).compare(small_request(), threading.Event(), sent[0].run))) == len(lines) > 12
 
 
 def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(url):

@@ -58,6 +58,8 @@ def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, 
     states = (each.states.flatten(0, 1)[each.places].float() for each in (one, other))
     torch.testing.assert_close(*states, atol=0.05, rtol=0.05)
     torch.testing.assert_close(one.known.logp, other.known.logp, atol=0.05, rtol=0.02)
+    one, other = (each.texts(each.splits["train"], head).batch(range(5, 10)) for each in (kept, anew))
+    assert torch.equal(one.ids, other.ids)  # as many texts, but others
 
 
 @pytest.fixture

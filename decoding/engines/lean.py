@@ -237,7 +237,7 @@ class LeanModel(CachedModel):
     def fork(self) -> LeanModel:
         other = copy(self)
         other.length, other.last_states = 0, ()
-        other.text_tokens = self.text_tokens and self.text_tokens.fork()
+        other.text_tokens = None if self.text_tokens is None else self.text_tokens.fork()
         with self._building():
             other._attention = other._make_attention()
         return other
