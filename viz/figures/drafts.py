@@ -61,7 +61,6 @@ def draw_by_sl(result: EvaluationResult) -> Drawing:
                 hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times, {how}<extra></extra>",
             )
         clocked = result.by_sl(draft.name, "clock_speedup")
-        shown = [one if _has_interval(one) else None for one in clocked.values()]
         figure.add_scatter(
             x=list(clocked),
             y=[one.value for one in clocked.values()],
@@ -70,7 +69,7 @@ def draw_by_sl(result: EvaluationResult) -> Drawing:
             showlegend=False,
             name=name,
             marker={"color": colour, "symbol": symbol, "size": 9},
-            error_y=error_bars(shown, colour),
+            error_y=error_bars(list(clocked.values()), colour),
             customdata=[[_clock_facts(one, _beside_clock(result, one))] for one in clocked.values()],
             hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times on the clock%{{customdata[0]}}<extra></extra>",
         )
@@ -81,17 +80,13 @@ def draw_by_sl(result: EvaluationResult) -> Drawing:
     return Drawing("drafts-sl", title, f"{too_long_sentence(result)} {clock_sentence(result)}", figure, 430)
 
 
-def _has_interval(timed: Figure) -> bool:
-    return (timed.n or 0) >= ENOUGH_FOR_INTERVAL
-
-
 def _beside_clock(result: EvaluationResult, timed: Figure) -> float:
     """The simulated speedup on the prompts of ``timed``."""
     return result.value("clock_simulated", timed.policy, draft=timed.draft)
 
 
 def _clock_facts(timed: Figure, simulated: float) -> str:
-    if not _has_interval(timed):
+    if timed.low is None:
         n = counted(timed.n or 0, "prompt")
         return f" over {n}, too few for an interval; simulated on the same: {simulated:.2f}"
     between = f"{timed.low:.2f} to {timed.high:.2f} over {timed.n} prompts"

@@ -4,7 +4,7 @@
  */
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
 
-const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
+const CONFIG = { displaylogo: false, displayModeBar: false };
 let plotly = null;
 
 /** Loads Plotly from our own server on first use. */
