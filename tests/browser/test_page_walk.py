@@ -235,6 +235,8 @@ def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.locator("#prompt textarea")).not_to_have_value("mine")
+    run_box(page, "mine", tokens=10)  # as above: the list asks twice, and its second answer also fills in the prompt
+    finished(page)
 
 
 def test_a_line_break_typed_at_the_end_is_pointed_out_and_can_be_removed(page):
