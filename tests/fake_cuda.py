@@ -194,6 +194,13 @@ def fake_cuda(monkeypatch):
     yield cuda
 
 
+def recording(model):
+    """``model`` with graphs, as on a GPU."""
+    model._runner.records = True
+    model.info.engine = "cuda-graphs"
+    return model
+
+
 class OnTheCpu(TorchFunctionMode):
     """Creates on the CPU what CUDA would create. ``fills``: for each copy from pinned memory, whether it is async."""
 

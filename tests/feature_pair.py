@@ -101,9 +101,9 @@ def _train(draft: HeadsDraft | BlockDraft, target: LlamaForCausalLM, layers: tup
         optimiser.step()
 
 
-def load_feature_pair(models: Path, monkeypatch, dtype: str = "float32") -> Pair:
+def load_feature_pair(models: Path, monkeypatch, dtype: str = "float32", device: str = "cpu") -> Pair:
     """The pair in ``models``, made there if necessary."""
     if not (models / "tiny").is_dir():
         make_feature_pair(models)
     monkeypatch.setattr(pairs, "MODELS", models)
-    return load_pair("tiny", device="cpu", dtype=dtype)
+    return load_pair("tiny", device=device, dtype=dtype)

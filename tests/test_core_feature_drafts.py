@@ -1,5 +1,6 @@
 """Drafts that read the target's hidden states, on tiny random models."""
 
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from shutil import copytree
@@ -29,6 +30,7 @@ from decoding.records.trace import Chain
 from training.align.feature import BlockDraft, FeatureDraft
 
 from .commands import command
+from .fake_cuda import fake_cuda, recording
 from .feature_pair import LAYERS, N_BLOCK, N_HEADS, PROMPT, WIDTH, load_feature_pair, make_feature_pair
 from .lean_models import fixed
 from .learned_heads import make_heads
@@ -59,18 +61,19 @@ def own_models(models, tmp_path) -> Path:
 
 @pytest.fixture(scope="module", params=ENGINES)
 def pair(request, models):
-    """The pair on each engine; CUDA's runs on the CPU, where its passes are plain calls."""
+    """The pair on each engine; CUDA's runs on the CPU, its passes recorded and replayed by the stand-in."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "transformers":
             patch.setattr(loading, "is_lean", lambda config: False)
         pair = load_feature_pair(models, patch)
-    if request.param == "cuda":
-        pair.target = fixed(loading.load_hf_model(pair.target_folder, torch.float32))
-        for name in DRAFTS:
-            folder, n_layers = pair.draft_folders[name], 1 if name == "heads" else len(LAYERS)
-            pair._drafts[name] = fixed(loading.load_hf_model(folder, torch.float32))
-            pair._drafts[name].take_projections(load_file(folder / FEATURE_FILE), n_layers)
-    return pair
+    with pytest.MonkeyPatch.context() as patch, fake_cuda(patch) if request.param == "cuda" else nullcontext():
+        if request.param == "cuda":
+            pair.target = recording(fixed(loading.load_hf_model(pair.target_folder, torch.float32)))
+            for name in DRAFTS:
+                folder, n_layers = pair.draft_folders[name], 1 if name == "heads" else len(LAYERS)
+                pair._drafts[name] = recording(fixed(loading.load_hf_model(folder, torch.float32)))
+                pair._drafts[name].take_projections(load_file(folder / FEATURE_FILE), n_layers)
+        yield pair
 
 
 @pytest.fixture(scope="module")
@@ -176,13 +179,13 @@ def test_heads_guess_at_once_and_no_more_than_they_are(pair):
         assert iteration.drafted == logits.argmax(-1).tolist()
 
 
-def test_an_iteration_without_guesses_loses_no_states(lean, models, monkeypatch):
+def test_an_iteration_without_guesses_loses_no_states(pair, models, monkeypatch):
     """The next one reads all tokens since the last guess with their states."""
-    prompt, run = run_lane(lean, "feature/static:3")
+    prompt, run = run_lane(pair, "feature/static:3")
     expected = guesses_of_training(models, [*prompt.ids, *run.output], 1)[0]
-    turns = iter([2, 0, 0, 3, 0, 1] * 20)
+    turns = iter([2, 0, 0, 3, *[0] * 10, 1] * 20)
     monkeypatch.setattr("decoding.lookahead.static.Static.planned", lambda self, start: next(turns))
-    _, mixed = run_lane(lean, "feature/static:3")
+    _, mixed = run_lane(pair, "feature/static:3")
     assert mixed.output == run.output
     drafting = [iteration for iteration in mixed.iterations if iteration.drafted]
     assert len(drafting) < len(mixed.iterations)

@@ -5,6 +5,7 @@ import pytest
 from decoding.bench.lossless import check_lossless, transformers_reference
 from decoding.engines.pair import load_pair
 
+from .feature_pair import load_feature_pair
 from .test_core_lossless import PROMPTS
 from .toy import quick_run
 
@@ -33,6 +34,17 @@ def test_all_lanes_write_the_same_text(lively_pair, dtype):
     for trace in run.lanes:  # in bfloat16 the number of rows may decide a near tie: its gap is then reported
         assert trace.verdict.same or trace.verdict.gap is not None
         assert trace.verdict.same or dtype == "bfloat16" or trace.verdict.near_tie
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupling"])
+def test_drafts_that_read_states_write_the_same_text(tmp_path, monkeypatch, rule):
+    pair = load_feature_pair(tmp_path, monkeypatch, device="cuda")
+    lanes = [f"{draft}/{policy}" for draft in ("feature", "heads", "block") for policy in ("static:4", "tree:6")]
+    lanes += ["autoregressive", "feature/confidence:0.2", "feature/costtree", "feature/oracle"]
+    run = quick_run(lanes, pair, PROMPTS[0], rule=rule, temperature=0.0 if rule == "greedy" else 0.7)
+    for trace in run.lanes:
+        assert trace.verdict.same or trace.verdict.near_tie
+        assert not any("graph" in note for note in trace.notes)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import make_draft, prepare
 from decoding.engines.base import CachedModel
-from decoding.engines.cuda import CudaModel, key_bucket, row_bucket
+from decoding.engines.cuda import row_bucket
+from decoding.engines.cuda_attention import key_bucket
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.inputs import FINAL
 from decoding.engines.loading import load_hf_model
@@ -24,7 +25,7 @@ from decoding.loop.drafting import ModelDraft, NgramDraft, prefill
 from decoding.loop.speculative import make_verifier, verify_on_device, verify_on_host
 from decoding.records.request import CompareRequest
 
-from .fake_cuda import fake_cuda, fake_gpu
+from .fake_cuda import fake_cuda, fake_gpu, recording
 from .lean_models import VOCAB, fixed, ids, lean
 from .runs import make_costs
 from .tiny_models import tiny_config
@@ -114,13 +115,6 @@ def test_buckets():
 def cuda(monkeypatch):
     with fake_cuda(monkeypatch) as cuda:
         yield cuda
-
-
-def recording(model: CudaModel) -> CudaModel:
-    """``model`` with graphs, as on a GPU."""
-    model._runner.records = True
-    model.info.engine = "cuda-graphs"
-    return model
 
 
 @pytest.mark.parametrize("recorded", [False, True])

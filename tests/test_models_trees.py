@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BloomConfig
 
-from decoding.engines.cuda import MAX_TREE
+from decoding.engines.cuda_attention import MAX_TREE
 from decoding.engines.inputs import Branches, EncodedPrompt
 from decoding.records.proposal import path_to
 from tests.fake_cuda import fake_cuda

@@ -92,8 +92,9 @@ class Timer:
                     yield (number + (at + share) / len(turns)) / rounds
 
     def _plan(self) -> tuple[tuple[int, ...], int]:
-        """Warm up, and choose SLs and a number of rounds that fit the budget."""
-        list(self.read(self._leader, [*PLAIN, 1, 8, SL_CAP, *PLAIN]))
+        """Warm up, record the graphs of all SLs, and choose SLs and a number of rounds that fit the budget."""
+        first = (*SHORT, *LONG) if self._target.records_graphs else (1, 8, SL_CAP)
+        list(self.read(self._leader, [*PLAIN, *first, *PLAIN]))
         verify = median(self.plain)
         step = median(self.drafts[self._leader].get(8, [0.0])) / 8
         for name in self._sources:

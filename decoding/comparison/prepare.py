@@ -16,7 +16,7 @@ from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..lookahead.spec import all_specs
 from ..loop.acceptance import AcceptanceRule, make_rule
-from ..loop.device_drafting import DeviceDraft, works_on_device
+from ..loop.device_drafting import ON_DEVICE, works_on_device
 from ..loop.drafting import MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
 from ..loop.limits import Limits, StopStrings
 from ..loop.state_drafting import BlockDraft, FeatureDraft, HeadsDraft
@@ -77,8 +77,8 @@ def make_draft(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[st
     if draft in MODEL_FREE:
         return MODEL_FREE[draft](rule)
     kind, model = _class_of(pair, draft), pair.draft(draft)
-    if kind is ModelDraft and works_on_device(model, rule) and works_on_device(pair.target, rule):
-        kind = DeviceDraft
+    if works_on_device(model, rule) and works_on_device(pair.target, rule):
+        kind = ON_DEVICE.get(kind, kind)
     source = kind(draft, model, rule, needs)
     source.abilities = abilities_of(pair, draft)
     return source

@@ -1,4 +1,4 @@
-"""Attention of the lean engine over its own KV cache, on a CPU (cuda.py has that of the CUDA engine).
+"""Attention of the lean engine over its own KV cache, on a CPU (cuda_attention.py has that of the CUDA engine).
 
 ``plan(start, n, branches)`` prepares what the layers of one pass share; ``attend(layer, query, key, value, plan)``
 writes the new keys and values and returns softmax(Q K^T / sqrt(d)) V; ``move`` keeps one path of a tree. Shapes: query

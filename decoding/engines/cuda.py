@@ -12,7 +12,7 @@ In addition to :class:`~decoding.engines.base.CachedModel` it offers greedy work
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 
 from ..records.trace import ModelInfo
-from .attention import CacheShape, Plan, grouped_attention, whole_blocks
+from .attention import Plan
 from .base import OUTSIDE, check_room
+from .cuda_attention import MAX_TREE, FixedAttention, key_bucket
 from .cuda_graphs import GraphRunner
 from .inputs import Branches
 from .lean import LeanModel
@@ -33,7 +34,6 @@ ROW_BUCKETS = (8, 16, 24, 32)
 LEAST_ROWS = ROW_BUCKETS[0]
 MAX_ROWS = ROW_BUCKETS[-1]
 TOP = 10
-MAX_TREE = 128  # rows after the trunk that a pass over a tree can see
 _PLACE, _LAST, _IDS = 0, 1, 2  # layout of the input buffer: position in the text, index of the last id, ids
 _GRAPHS, _EAGER = "cuda-graphs", "lean, fixed buffers"
 
@@ -41,14 +41,6 @@ _GRAPHS, _EAGER = "cuda-graphs", "lean, fixed buffers"
 def row_bucket(n: int) -> int:
     """The number of rows that a pass over ``n`` ids computes."""
     return next(rows for rows in ROW_BUCKETS if rows >= n)
-
-
-def key_bucket(length: int, capacity: int) -> int:
-    """The number of keys that a pass ending at ``length`` reads: a power of two times 256, at most the capacity."""
-    keys = 256
-    while keys < length:
-        keys *= 2
-    return min(keys, capacity)
 
 
 @dataclass(slots=True)
@@ -59,50 +51,6 @@ class DraftStep:
     p: float
     entropy: float
     top10: list[float]
-
-
-class FixedAttention:
-    """A KV cache [2, Hkv, capacity, d] per layer, written and masked by positions on the device."""
-
-    def __init__(self, shape: CacheShape) -> None:
-        dtype, device = shape.dtype, shape.device
-        self.capacity = whole_blocks(shape.max_length + MAX_ROWS)
-        self._keys = torch.arange(self.capacity, device=device)
-        layer = (2, shape.n_kv_heads, self.capacity, shape.head_dim)
-        self.layers = [torch.zeros(layer, dtype=dtype, device=device) for _ in range(shape.n_layers)]
-        self._seen = torch.zeros((), dtype=dtype, device=device)
-        self._unseen = torch.full((), float("-inf"), dtype=dtype, device=device)
-
-    def plan(self, start: int, n: int, branches: Branches | None = None) -> Plan:
-        assert branches is None, "the engine's own buffers describe a tree"
-        places = torch.arange(start, start + n, device=self._keys.device)
-        return self.plan_at(places, key_bucket(start + n, self.capacity))
-
-    def plan_at(self, places: torch.Tensor, n_keys: int) -> Plan:
-        """``places`` [n] int64: row i writes at its position and sees all keys up to it."""
-        mask = torch.where(self._keys[:n_keys] <= places[:, None], self._seen, self._unseen)
-        return Plan(0, places.shape[0], mask, places)
-
-    def plan_tree(self, places: torch.Tensor, trunk: torch.Tensor, sees: torch.Tensor, n_keys: int) -> Plan:
-        """Row i sees the keys before ``trunk`` [1] and those at trunk + j where ``sees`` [n, MAX_TREE] is true."""
-        keys = self._keys[:n_keys] - trunk
-        branch = sees.index_select(1, keys.clamp(0, MAX_TREE - 1)) & (keys < MAX_TREE)
-        mask = torch.where((keys < 0) | branch, self._seen, self._unseen)
-        return Plan(0, places.shape[0], mask, places)
-
-    def move(self, rows: Sequence[int], to: int) -> None:
-        old = torch.tensor(rows, device=self._keys.device)
-        for layer in self.layers:
-            layer[:, :, to : to + len(rows)] = layer[:, :, old]
-
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
-    ) -> torch.Tensor:
-        cache = self.layers[layer]
-        cache[0].index_copy_(1, plan.indices, key.transpose(0, 1))
-        cache[1].index_copy_(1, plan.indices, value.transpose(0, 1))
-        keys, values = cache[:, None, :, : plan.mask.shape[1]].unbind(0)
-        return grouped_attention(query, keys, values, plan.mask)
 
 
 class CudaModel(LeanModel):
@@ -128,6 +76,7 @@ class CudaModel(LeanModel):
             self._trunk = torch.zeros(1, dtype=torch.int64, device=self.device)
             self._positions = torch.zeros(MAX_ROWS, dtype=torch.int64, device=self.device)
             self._sees = torch.zeros(MAX_ROWS, MAX_TREE, dtype=torch.bool, device=self.device)
+            self._added = torch.zeros(MAX_ROWS, self.hidden_size, dtype=self.dtype, device=self.device)
             if self.tied and head_ids is None:  # one copy on the device serves both
                 self.head = DenseHead(self.embedding)
         self._pins = self.device.type == "cuda"
@@ -138,13 +87,8 @@ class CudaModel(LeanModel):
     def records_graphs(self) -> bool:
         return self._runner.records
 
-    def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
-        super().take_projections(weights, layers)
-        if self.projections:
-            self.can_branch = False  # its trees are read from buffers, without what is added to embeddings
-
     def _make_attention(self) -> FixedAttention:
-        return FixedAttention(self._cache_shape())
+        return FixedAttention(self._cache_shape(), MAX_ROWS)
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> DenseHead:
         return DenseHead(weight, bias)
@@ -175,6 +119,19 @@ class CudaModel(LeanModel):
         self.last_states = states[0] if one_pass else tuple(map(torch.cat, zip(*states)))
         return logits[0] if one_pass else torch.cat(logits)
 
+    @torch.inference_mode()
+    def extend_with(
+        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
+    ) -> torch.Tensor:
+        n = len(ids)
+        if n > MAX_ROWS:  # a prompt
+            return super().extend_with(ids, added, branches, last)
+        check_room(self.length, n, self.max_length)
+        self._take_text(ids)
+        logits, states = self._pass(ids, branches, added)
+        self.last_states = tuple(one[:n] for one in states)
+        return self._lasting(logits[n - last : n])
+
     def _lasting(self, logits: torch.Tensor) -> torch.Tensor:
         """A copy of a pass's logits, which the next launch overwrites; of a reduced head those of ``head_ids``."""
         if self.text_tokens is None:
@@ -186,36 +143,51 @@ class CudaModel(LeanModel):
     # -- greedy work on the device
 
     @torch.inference_mode()
-    def draft_step(self, ids: list[int], vocab: int) -> DraftStep:
-        """Appends ``ids`` (up to 32) and proposes the next token among the first ``vocab``, with its features."""
+    def draft_step(self, ids: list[int], vocab: int, added: torch.Tensor | None = None) -> DraftStep:
+        """Appends ``ids`` and proposes the next token among the first ``vocab``, with its features.
+
+        ``added``: as of ``extend_with``.
+        """
         check_room(self.length, len(ids), self.max_length)
+        ids, added = self._catch_up(ids, added, MAX_ROWS)
         self._take_text(ids)
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
-        self._fill(ids)
-        key = ("step", rows, keys, vocab, self.kept_layers)
-        features, self.last_states = self._launch(key, lambda: self._step(rows, keys, vocab))
+        self._fill(ids, added=added)
+        adds = added is not None
+        key = ("step", rows, keys, vocab, self.kept_layers, adds)
+        features, self.last_states = self._launch(key, lambda: self._step(rows, keys, vocab, adds))
         self.length += len(ids)
         token, p, entropy, *top = features.tolist()
         return DraftStep(int(token), p, entropy, top)
 
     @torch.inference_mode()
-    def draft_planned(self, ids: list[int], n: int, vocab: int) -> torch.Tensor:
+    def draft_planned(self, ids: list[int], n: int, vocab: int, added: torch.Tensor | None = None) -> torch.Tensor:
         """Appends ``ids`` and greedily proposes ``n`` tokens without a copy to the host.
 
+        ``added``: as of ``extend_with``; to a guess is added what ``projections`` make of the state before it.
         Returns them on the device, [n] int64, valid until the next pass. The last one is not in the cache afterwards.
         """
         check_room(self.length, len(ids) + n - 1, self.max_length)
-        if len(ids) > LEAST_ROWS:  # normally one or two: graphs are recorded for one number of rows only
-            self.extend(ids[:-1])
-            ids = ids[-1:]
+        ids, added = self._catch_up(ids, added, LEAST_ROWS)  # graphs are recorded for one number of rows only
         self._take_text(ids)
         keys = key_bucket(self.length + len(ids) + n + LEAST_ROWS, self._attention.capacity)
-        self._fill(ids)
-        tokens = self._launch(("planned", n, keys, vocab), lambda: self._planned(n, keys, vocab))
+        self._fill(ids, added=added)
+        adds = added is not None
+        tokens = self._launch(("planned", n, keys, vocab, adds), lambda: self._planned(n, keys, vocab, adds))
         self.length += len(ids) + n - 1
         self.last_states = ()
         return tokens
+
+    def _catch_up(self, ids: list[int], added: torch.Tensor | None, most: int) -> tuple[list[int], torch.Tensor | None]:
+        """Reads all ``ids`` but the last if they are more than ``most``, and returns those that are unread."""
+        if len(ids) <= most:
+            return ids, added
+        if added is None:
+            self.extend(ids[:-1])
+            return ids[-1:], None
+        self.extend_with(ids[:-1], added[:-1])
+        return ids[-1:], added[-1:]
 
     @torch.inference_mode()
     def verify_planned(self, last: int, drafted: torch.Tensor, vocab: int) -> tuple[list[int], list[int], int]:
@@ -242,25 +214,29 @@ class CudaModel(LeanModel):
         """Verifies a token and ``n`` proposals in the input buffer; returns as ``verify_planned``."""
         rows = row_bucket(n + 1)
         keys = key_bucket(self.length + rows, self._attention.capacity)
-        found = self._launch(("verify", rows, keys, vocab), lambda: self._verify(rows, keys, vocab))
+        key = ("verify", rows, keys, vocab, self.kept_layers)
+        found, states = self._launch(key, lambda: self._verify(rows, keys, vocab))
         self.length += n + 1
-        self.last_states = ()
+        self.last_states = tuple(one[: n + 1] for one in states)
         n_accepted, *columns = found.tolist()
         return columns[1 : n + 1], columns[rows : rows + n + 1], n_accepted
 
     # -- the passes: the input buffer is their only variable input
 
-    def _pass(self, ids: list[int], branches: Branches | None) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def _pass(
+        self, ids: list[int], branches: Branches | None, added: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Logits and kept states of ``ids``, and of padding after them; appends the ids to the cache."""
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
-        self._fill(ids)
+        self._fill(ids, added=added)
+        to_add = None if added is None else self._added[:rows]
         if branches is None:
-            kind, work = "pass", lambda: self._rows(self._first_ids(rows), 0, keys)
+            kind, work = "pass", lambda: self._rows(self._first_ids(rows), 0, keys, to_add)
         else:
             self._fill_tree(branches)
-            kind, work = "tree", lambda: self._tree_rows(rows, keys)
-        out = self._launch((kind, rows, keys, self.kept_layers), work)
+            kind, work = "tree", lambda: self._tree_rows(rows, keys, to_add)
+        out = self._launch((kind, rows, keys, self.kept_layers, added is not None), work)
         self.length += len(ids)
         return out
 
@@ -270,8 +246,8 @@ class CudaModel(LeanModel):
             self.info.engine, self.note = _EAGER, self._runner.note
         return out
 
-    def _fill(self, ids: list[int], last: int | None = None) -> None:
-        """Writes the input buffer; ``last``: index of the last id that counts, if not all are given here.
+    def _fill(self, ids: list[int], last: int | None = None, added: torch.Tensor | None = None) -> None:
+        """Writes the input buffers; ``last``: index of the last id that counts, if not all are given here.
 
         Does not synchronise, so that a check can be launched while the drafting before it still runs: the copy is from
         pinned memory, in stream order. torch's caching host allocator reuses that memory only after the copy, so
@@ -279,6 +255,8 @@ class CudaModel(LeanModel):
         """
         given = torch.tensor([self.length, len(ids) - 1 if last is None else last, *ids], pin_memory=self._pins)
         self._input[: len(given)].copy_(given, non_blocking=True)
+        if added is not None:
+            self._added[: len(added)].copy_(added)
 
     def _fill_tree(self, branches: Branches) -> None:
         """Writes the buffers of a tree's shape. Padding sees a row, since a softmax over none would not be finite."""
@@ -300,24 +278,30 @@ class CudaModel(LeanModel):
         return self._input[_LAST : _LAST + 1]
 
     def _rows(
-        self, ids: torch.Tensor, offset: torch.Tensor | int, keys: int
+        self, ids: torch.Tensor, offset: torch.Tensor | int, keys: int, added: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Logits and kept states of ``ids`` [rows] at ``offset`` (one number) after the pass's position."""
-        places = self._input[_PLACE] + self._offsets[: len(ids)] + offset
-        return self._run(ids, places, self._attention.plan_at(places, keys))
+        """Logits and kept states of ``ids`` [rows] at ``offset`` (one number) after the pass's position.
 
-    def _tree_rows(self, rows: int, keys: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        ``added`` [rows or 1, hidden]: to their embeddings.
+        """
+        places = self._input[_PLACE] + self._offsets[: len(ids)] + offset
+        return self._run(ids, places, self._attention.plan_at(places, keys), added)
+
+    def _tree_rows(
+        self, rows: int, keys: int, added: torch.Tensor | None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """As ``_rows``, for the tree in the buffers."""
         places = self._input[_PLACE] + self._offsets[:rows]
         plan = self._attention.plan_tree(places, self._trunk, self._sees[:rows], keys)
-        return self._run(self._first_ids(rows), self._positions[:rows], plan)
+        return self._run(self._first_ids(rows), self._positions[:rows], plan, added)
 
     def _run(
-        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan
+        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan, added: torch.Tensor | None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         turns = positions.clamp(max=self.max_length - 1)  # padding may be beyond the tables
         cos, sin = self.cos.index_select(0, turns), self.sin.index_select(0, turns)
-        hidden, states = self._run_blocks(F.embedding(ids, self.embedding), cos, sin, plan)
+        x = F.embedding(ids, self.embedding)
+        hidden, states = self._run_blocks(x if added is None else x + added, cos, sin, plan)
         return self._logits(hidden), states
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -331,12 +315,12 @@ class CudaModel(LeanModel):
         full.index_copy_(1, self.text_tokens.columns, DenseHead(self.text_tokens.rows)(hidden))
         return full.index_copy_(1, self.text_tokens.head_rows, logits)[:, : self.vocab_size]
 
-    def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def _step(self, rows: int, keys: int, vocab: int, adds: bool) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last row of each kept state.
 
         Avoids indexing by a one-element tensor: torch would copy it to the host, which a recording does not allow.
         """
-        logits, states = self._rows(self._first_ids(rows), 0, keys)
+        logits, states = self._rows(self._first_ids(rows), 0, keys, self._added[:rows] if adds else None)
         row = logits.index_select(0, self._last())[0, :vocab]
         token, p = row.argmax(-1, keepdim=True), torch.softmax(row, -1)
         entropy = -torch.special.xlogy(p, p).sum(0, keepdim=True)
@@ -345,22 +329,28 @@ class CudaModel(LeanModel):
             one.index_select(0, self._last()) for one in states
         )
 
-    def _planned(self, n: int, keys: int, vocab: int) -> torch.Tensor:
+    def _planned(self, n: int, keys: int, vocab: int, adds: bool) -> torch.Tensor:
         """``n`` successive first choices; each pass after the first reads one token (and copies of it as padding)."""
-        logits, _ = self._rows(self._first_ids(LEAST_ROWS), 0, keys)
-        token = logits.index_select(0, self._last())[:, :vocab].argmax(-1)
-        tokens = [token]
+        added, last = self._added[:LEAST_ROWS] if adds else None, self._last()
+        logits, states = self._rows(self._first_ids(LEAST_ROWS), 0, keys, added)
+        row, before = logits.index_select(0, last), [one.index_select(0, last) for one in states]
+        tokens = [row[:, :vocab].argmax(-1)]
         for index in range(1, n):
-            logits, _ = self._rows(token.expand(LEAST_ROWS), self._last() + index, keys)
-            token = logits[:1, :vocab].argmax(-1)
-            tokens.append(token)
+            if adds:
+                assert self.projections is not None
+                added = self.projections.of_own(before[0])
+            logits, states = self._rows(tokens[-1].expand(LEAST_ROWS), last + index, keys, added)
+            row, before = logits[:1], [one[:1] for one in states]
+            tokens.append(row[:, :vocab].argmax(-1))
         return torch.cat(tokens)
 
-    def _verify(self, rows: int, keys: int, vocab: int) -> torch.Tensor:
-        """[accepted, ids of all rows, choices of all rows] int64; padding after the proposals is never accepted."""
+    def _verify(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """[accepted, ids of all rows, choices of all rows] int64, and kept states; padding after the proposals is never
+        accepted.
+        """
         ids = self._first_ids(rows)
-        logits, _ = self._rows(ids, 0, keys)
+        logits, states = self._rows(ids, 0, keys)
         choices = logits[:, :vocab].argmax(-1)
         held = (ids[1:] == choices[:-1]) & (self._offsets[: rows - 1] < self._last())
         accepted = held.long().cumprod(0).sum()
-        return torch.cat([accepted[None], ids, choices])
+        return torch.cat([accepted[None], ids, choices]), states

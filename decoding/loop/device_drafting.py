@@ -12,13 +12,12 @@ from ..engines.base import CachedModel
 from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
+from .state_drafting import FeatureDraft
 
 if TYPE_CHECKING:
     import torch
 
     from ..engines.cuda import CudaModel
-
-LONGEST_READ = 32  # maximum number of ids that one recorded step reads
 
 
 def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[CudaModel]:
@@ -56,10 +55,7 @@ class DeviceDraft(ModelDraft):
 
     def step(self, text: list[int], state: DraftState) -> Any:  # a decoding.engines.cuda.DraftStep
         unseen = self._unseen(text, state)
-        if len(unseen) > LONGEST_READ:
-            self._model.extend(unseen[:-1])
-            unseen = unseen[-1:]
-        found = self._model.draft_step(unseen, self._vocab_size)
+        found = self._model.draft_step(unseen, self._vocab_size, self._added(len(unseen)))
         state.tokens.append(found.token)
         return found
 
@@ -79,7 +75,8 @@ class DeviceDraft(ModelDraft):
     def propose(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length
             return super().propose(text, state, n, ends)
-        drafted = self._model.draft_planned(self._unseen(text, state), n, self._vocab_size)
+        unseen = self._unseen(text, state)
+        drafted = self._model.draft_planned(unseen, n, self._vocab_size, self._added(len(unseen)))
         self._waiting = Waiting(drafted, ends)
         return True
 
@@ -87,6 +84,18 @@ class DeviceDraft(ModelDraft):
         """Returns the proposals for the next verification once; None if the tokens are already on the host."""
         waiting, self._waiting = self._waiting, None
         return waiting
+
+
+class DeviceFeatureDraft(DeviceDraft, FeatureDraft):
+    """The same for a draft that reads the target's hidden states; its trees need the host."""
+
+    def step(self, text: list[int], state: DraftState) -> Any:
+        found = super().step(text, state)
+        self._last = self._model.last_states[0]
+        return found
+
+
+ON_DEVICE: dict[type[ModelDraft], type[DeviceDraft]] = {ModelDraft: DeviceDraft, FeatureDraft: DeviceFeatureDraft}
 
 
 def _margin(top10: Any) -> float:

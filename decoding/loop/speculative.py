@@ -229,10 +229,7 @@ def verify_on_device(
 def make_verifier(
     target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule, trees: bool = False
 ) -> partial[tuple[Sequence[int], int]]:
-    """How the target's engine verifies by the rule; trees, and a draft that reads the target's states, need the
-    host.
-    """
-    reads_states = draft is not None and bool(draft.abilities.layers)
-    if works_on_device(target, rule) and not (reads_states or trees):
+    """How the target's engine verifies by the rule; trees need the host."""
+    if works_on_device(target, rule) and not trees:
         return partial(verify_on_device, target, draft, rule.vocab_size)
     return partial(verify_on_host, target, rule)

@@ -78,14 +78,16 @@ class FeatureDraft(ModelDraft):
             self._last = self._after[state.parents[node]]
         found = super().read_node(state, node)
         assert self._last is not None
-        self._after[node] = self._last
+        self._after[node] = self._last.clone()  # the engine's next pass may overwrite it
         return found
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
-        added = self._of_text(len(unseen)) if self._last is None else self._project.of_own(self._last)
-        row = self._take_logits(self._model.extend_with(unseen, added, branches))[-1]
+        row = self._take_logits(self._model.extend_with(unseen, self._added(len(unseen)), branches))[-1]
         self._last = self._model.last_states[0][-1:]
         return row
+
+    def _added(self, n: int) -> torch.Tensor:
+        return self._of_text(n) if self._last is None else self._project.of_own(self._last)
 
     def _of_text(self, n: int) -> torch.Tensor:
         """What is added to the next ``n`` tokens of the text, [n, hidden_size], which the draft is about to read."""
