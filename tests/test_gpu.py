@@ -39,9 +39,10 @@ def test_all_lanes_write_the_same_text(lively_pair, dtype):
 @pytest.mark.parametrize("rule", ["greedy", "coupling"])
 def test_drafts_that_read_states_write_the_same_text(tmp_path, monkeypatch, rule):
     pair = load_feature_pair(tmp_path, monkeypatch, device="cuda")
-    lanes = [f"{draft}/{policy}" for draft in ("feature", "heads", "block") for policy in ("static:4", "tree:6")]
-    lanes += ["autoregressive", "feature/confidence:0.2", "feature/costtree", "feature/oracle"]
-    run = quick_run(lanes, pair, PROMPTS[0], rule=rule, temperature=0.0 if rule == "greedy" else 0.7)
+    lanes = ["static:4", "confidence:0.2", "tree:6", "oracle", "heads/static:4", "heads/tree:6", "block/static:4"]
+    run = quick_run(
+        ["autoregressive", *lanes], pair, PROMPTS[0], rule=rule, temperature=0.0 if rule == "greedy" else 0.7
+    )
     for trace in run.lanes:
         assert trace.verdict.same or trace.verdict.near_tie
         assert not any("graph" in note for note in trace.notes)
