@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import make_draft, prepare
+from decoding.engines import cuda_attention
 from decoding.engines.base import CachedModel
 from decoding.engines.cuda import row_bucket
 from decoding.engines.cuda_attention import key_bucket
@@ -49,8 +50,10 @@ def models():
     return make(fixed), make(lean)
 
 
+@pytest.mark.parametrize("groups", [False, True])
 @pytest.mark.parametrize("family, kv_heads", [(LlamaConfig, 4), (LlamaConfig, 1), (Qwen3Config, 2)])
-def test_it_agrees_with_the_lean_engine(family, kv_heads):
+def test_it_agrees_with_the_lean_engine(family, kv_heads, groups, monkeypatch):
+    monkeypatch.setattr(cuda_attention, "takes_groups", lambda device, dtype: groups)
     model, plain = (make(engine, family=family, kv_heads=kv_heads) for engine in (fixed, lean))
     assert isinstance(model, CachedModel) and model.info.engine != "cuda-graphs"
     model.kept_layers = plain.kept_layers = (1, -1)
@@ -76,8 +79,7 @@ def test_rejected_entries_never_leak(models, data):
         text = text + new[:kept]
         model.rewind(len(text))
         with torch.inference_mode():
-            for layer in model._attention.layers:
-                layer[:, :, len(text) :] = torch.randn(1).item() * 100
+            model._attention.held[:, :, :, len(text) :] = torch.randn(1).item() * 100
 
 
 def test_a_step_brings_its_features(models):
@@ -257,7 +259,7 @@ def test_a_head_that_is_the_embedding_takes_its_memory_once():
 def test_its_tensors_can_be_exchanged_later():
     """ZeroGPU loads models on a stand-in for CUDA and replaces the memory by real one later, in a fork."""
     model = make(fixed)
-    tensors = [model.embedding, model.cos, model._input, *model._attention.layers, model.blocks[0].attention_norm]
+    tensors = [model.embedding, model.cos, model._input, model._attention.held, model.blocks[0].attention_norm]
     assert not any(tensor.is_inference() for tensor in tensors)
     expected = model.prefill(ids(9))
     for tensor in tensors:

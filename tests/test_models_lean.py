@@ -142,7 +142,7 @@ def test_a_long_context_takes_memory_only_where_it_is_written():
     attention = BagAttention(shape, 8)
     assert resident_bytes() - before < whole / 4  # the causal band takes most of it
     rows = torch.ones(5, 4, 64, dtype=torch.bfloat16)
-    seen = attention.attend(3, rows, rows, 2 * rows, attention.plan(0, 5))
+    seen = attention.attend(3, torch.cat([rows, rows, 2 * rows], 1), attention.plan(0, 5))
     assert seen.shape == (5, 256) and torch.all(seen == 2)
 
 
@@ -239,7 +239,7 @@ def test_a_step_on_the_device_with_a_reduced_head_names_one_of_all_tokens(planne
     for prompt in ids(9), [1, 2, 4], [6, 7, 9, 11]:
         model.prefill(prompt)
         choice = model.head_ids[int(model.extend([5])[-1].argmax())]
-        assert (model.text_tokens.columns[len(model.text_tokens) :] == 128).all()  # none is left of another text
+        assert (model.text_tokens.places[len(model.text_tokens.ids) :] == 128).all()  # none is left of another text
         model.rewind(len(prompt))
         assert (model.draft_planned([5], 1, 128)[0] if planned else model.draft_step([5], 128).token) == choice
 

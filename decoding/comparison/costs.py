@@ -20,6 +20,7 @@ from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, PlannedPolicy
 from ..lookahead.lanes import Lane
 from ..loop.acceptance import AcceptanceRule, Greedy
 from ..loop.clock import DRAFT, POLICY, REST, VERIFY, make_clock
+from ..loop.device_drafting import DeviceDraft
 from ..loop.drafting import DraftAbilities, DraftSource, States, start_text
 from ..loop.limits import Limits
 from ..loop.speculative import RawIteration, speculative_decode
@@ -227,13 +228,31 @@ def warm_up(prepared: Prepared, lane: Lane, costs: Costs = UNWEIGHED, n_tokens: 
 def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 32) -> float:
     """The cost of ``lane``'s features and decisions per drafted token, over ``target_s``, from a short decode.
 
-    This is also the lane's warm-up. Oracles and plain decoding decide in advance, at no cost.
+    This is also the lane's warm-up. Oracles and plain decoding decide in advance, at no cost. On a GPU it includes what
+    a guess costs more than one of a planned chain: whoever decides after each guess must wait for it.
     """
     if lane.is_plain or lane.is_oracle:
         return 0.0
-    decoded = warm_up(prepared, lane, costs, n_tokens)
-    spent = sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in decoded if it.drafted)
-    return _trimmed_mean(spent) / costs.target_s if spent else 0.0
+    decoded = [it for it in warm_up(prepared, lane, costs, n_tokens) if it.drafted]
+    spent = sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in decoded)
+    return _trimmed_mean(spent) / costs.target_s + _waiting(prepared, lane, costs, decoded) if spent else 0.0
+
+
+def _waiting(prepared: Prepared, lane: Lane, costs: Costs, decoded: Sequence[RawIteration]) -> float:
+    """What a guess of ``lane`` cost beyond c, over ``target_s``, if its draft is timed in chains that are planned: the
+    median, since a graph may have been recorded in some iterations.
+    """
+    draft = prepared.draft_of(lane)
+    if isinstance(prepared.policy(lane), PlannedPolicy) or not isinstance(prepared.source(draft), DeviceDraft):
+        return 0.0
+    assert draft is not None, "an n-gram draft is no model on a device"
+    step = costs.draft_step[draft]
+    beyond = [
+        (it.times[DRAFT] / costs.target_s - costs.start(1, draft) - (it.reads or len(it.drafted)) * step)
+        / len(it.drafted)
+        for it in decoded
+    ]
+    return max(0.0, median(beyond))
 
 
 def _trimmed_mean(weighed: list[tuple[float, int]]) -> float:

@@ -1,9 +1,9 @@
 """Attention of the lean engine over its own KV cache, on a CPU (cuda_attention.py has that of the CUDA engine).
 
-``plan(start, n, branches)`` prepares what the layers of one pass share; ``attend(layer, query, key, value, plan)``
-writes the new keys and values and returns softmax(Q K^T / sqrt(d)) V; ``move`` keeps one path of a tree. Shapes: query
-[n, Hq, d], key and value [n, Hkv, d], result [n, Hq d]. Query heads that share a key head are adjacent (grouped-query
-attention).
+``plan(start, n, branches)`` prepares what the layers of one pass share; ``attend(layer, heads, plan)`` writes the new
+keys and values and returns softmax(Q K^T / sqrt(d)) V; ``move`` keeps one path of a tree. Shapes: heads [n, Hq + 2 Hkv,
+d], which are the queries, the keys and the values; result [n, Hq d]. Query heads that share a key head are adjacent
+(grouped-query attention).
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class Attention(Protocol):
     def move(self, rows: Sequence[int], to: int) -> None:
         """Moves the keys and values of the cache ``rows`` to ``to`` and following."""
 
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
-    ) -> torch.Tensor: ...
+    def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor: ...
 
 
 class CausalBand:
@@ -185,9 +183,8 @@ class BagAttention:
         value_bags = torch.arange(self.n_kv_heads * rows, dtype=torch.int32) * n_keys
         return key_rows, key_bags, value_rows, value_bags
 
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
-    ) -> torch.Tensor:
+    def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor:
+        query, key, value = heads.split((self.n_heads, self.n_kv_heads, self.n_kv_heads), 1)
         self._write(layer, key, value, plan.start, plan.n)
         if plan.indices is None:
             return self._attend_densely(layer, query, plan)

@@ -85,6 +85,13 @@ class CachedModel(Protocol):
         """
         raise ValueError(f"the engine of {self.info.name} reads no hidden states")
 
+    def of_target(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What is ``added`` after tokens of which these are the target's states, each [n, hidden_size]; where
+        ``projections``.
+        """
+        assert self.projections is not None
+        return self.projections.of_target(states)
+
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keeps the first ``length`` tokens and ``rows``, which move up behind them; discards all others.
 

@@ -12,7 +12,7 @@ In addition to :class:`~decoding.engines.base.CachedModel` it offers greedy work
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,9 @@ class CudaModel(LeanModel):
             self._trunk = torch.zeros(1, dtype=torch.int64, device=self.device)
             self._positions = torch.zeros(MAX_ROWS, dtype=torch.int64, device=self.device)
             self._sees = torch.zeros(MAX_ROWS, MAX_TREE, dtype=torch.bool, device=self.device)
-            self._added = torch.zeros(MAX_ROWS, self.hidden_size, dtype=self.dtype, device=self.device)
+            self._added, self._own = (
+                torch.zeros(n, self.hidden_size, dtype=self.dtype, device=self.device) for n in (MAX_ROWS, 1)
+            )
             if self.tied and head_ids is None:  # one copy on the device serves both
                 self.head = DenseHead(self.embedding)
         self._pins = self.device.type == "cuda"
@@ -86,6 +88,11 @@ class CudaModel(LeanModel):
     @property
     def records_graphs(self) -> bool:
         return self._runner.records
+
+    def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        super().take_projections(weights, layers)
+        with self._building():
+            self._target_states = torch.zeros(MAX_ROWS, layers, self.hidden_size, dtype=self.dtype, device=self.device)
 
     def _make_attention(self) -> FixedAttention:
         return FixedAttention(self._cache_shape(), MAX_ROWS)
@@ -136,9 +143,10 @@ class CudaModel(LeanModel):
         """A copy of a pass's logits, which the next launch overwrites; of a reduced head those of ``head_ids``."""
         if self.text_tokens is None:
             return logits.to(torch.float32, copy=True)
-        own = logits.index_select(1, self.text_tokens.columns[: len(self.text_tokens)])
-        own = self.text_tokens.seen(own, self.length)
-        return torch.cat([logits.index_select(1, self.text_tokens.head_rows), own], 1)
+        n = len(self.text_tokens.ids)
+        lasting = logits[:, :n].to(torch.float32, copy=True)
+        self.text_tokens.seen(lasting[:, n - len(self.text_tokens) :], self.length)
+        return lasting
 
     # -- greedy work on the device
 
@@ -146,7 +154,7 @@ class CudaModel(LeanModel):
     def draft_step(self, ids: list[int], vocab: int, added: torch.Tensor | None = None) -> DraftStep:
         """Appends ``ids`` and proposes the next token among the first ``vocab``, with its features.
 
-        ``added``: as of ``extend_with``.
+        ``added``: as of ``extend_with``; None, where ``projections``: what they make of the state of the step before.
         """
         check_room(self.length, len(ids), self.max_length)
         ids, added = self._catch_up(ids, added, MAX_ROWS)
@@ -154,9 +162,9 @@ class CudaModel(LeanModel):
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids, added=added)
-        adds = added is not None
-        key = ("step", rows, keys, vocab, self.kept_layers, adds)
-        features, self.last_states = self._launch(key, lambda: self._step(rows, keys, vocab, adds))
+        begins = added is not None
+        key = ("step", rows, keys, vocab, self.kept_layers, begins)
+        features, self.last_states = self._launch(key, lambda: self._step(rows, keys, vocab, begins))
         self.length += len(ids)
         token, p, entropy, *top = features.tolist()
         return DraftStep(int(token), p, entropy, top)
@@ -178,6 +186,16 @@ class CudaModel(LeanModel):
         self.length += len(ids) + n - 1
         self.last_states = ()
         return tokens
+
+    @torch.inference_mode()
+    def of_target(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
+        n = len(states[0])
+        if n > MAX_ROWS:  # of a prompt
+            return super().of_target(states)
+        torch.stack([state.to(self.dtype) for state in states], 1, out=self._target_states[:n])
+        rows = row_bucket(n)
+        work = super().of_target
+        return self._launch(("states", rows), lambda: work(self._target_states[:rows].unbind(1)))[:n].clone()
 
     def _catch_up(self, ids: list[int], added: torch.Tensor | None, most: int) -> tuple[list[int], torch.Tensor | None]:
         """Reads all ``ids`` but the last if they are more than ``most``, and returns those that are unread."""
@@ -305,43 +323,53 @@ class CudaModel(LeanModel):
         return self._logits(hidden), states
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final-norm output [n, hidden] -> logits [n, vocab]; those outside a reduced head are OUTSIDE, as
-        greedy work on the device needs the ids."""
+        """Final-norm output [n, hidden] -> logits [n, vocab], or those of a reduced head's places."""
         logits = self.head(hidden)
         if self.text_tokens is None:
             return logits
-        # The column behind the last takes what stands in rows without a token.
-        full = torch.full((logits.shape[0], self.vocab_size + 1), OUTSIDE, device=logits.device)
-        full.index_copy_(1, self.text_tokens.columns, DenseHead(self.text_tokens.rows)(hidden))
-        return full.index_copy_(1, self.text_tokens.head_rows, logits)[:, : self.vocab_size]
+        return torch.cat([logits, DenseHead(self.text_tokens.rows)(hidden)], 1)
 
-    def _step(self, rows: int, keys: int, vocab: int, adds: bool) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def _known(self, logits: torch.Tensor, vocab: int) -> torch.Tensor:
+        """The logits of tokens below ``vocab``; a reduced head's other places become OUTSIDE."""
+        if self.text_tokens is None:
+            return logits[:, :vocab]
+        return logits.masked_fill(self.text_tokens.places >= vocab, OUTSIDE)
+
+    def _ids_of(self, choices: torch.Tensor) -> torch.Tensor:
+        """Indices into logits -> ids."""
+        return choices if self.text_tokens is None else self.text_tokens.places.index_select(0, choices)
+
+    def _step(self, rows: int, keys: int, vocab: int, begins: bool) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last row of each kept state.
 
         Avoids indexing by a one-element tensor: torch would copy it to the host, which a recording does not allow.
         """
-        logits, states = self._rows(self._first_ids(rows), 0, keys, self._added[:rows] if adds else None)
-        row = logits.index_select(0, self._last())[0, :vocab]
-        token, p = row.argmax(-1, keepdim=True), torch.softmax(row, -1)
+        added = self._added[:rows] if begins else None
+        if self.projections is not None and not begins:
+            added = self.projections.of_own(self._own)
+        logits, states = self._rows(self._first_ids(rows), 0, keys, added)
+        row = self._known(logits.index_select(0, self._last()), vocab)[0]
+        choice, p = row.argmax(-1, keepdim=True), torch.softmax(row, -1)
         entropy = -torch.special.xlogy(p, p).sum(0, keepdim=True)
-        top = F.pad(p.topk(min(TOP, vocab)).values, (0, max(0, TOP - vocab)))
-        return torch.cat([token.float(), p.gather(0, token), entropy, top]), tuple(
-            one.index_select(0, self._last()) for one in states
-        )
+        top = F.pad(p.topk(min(TOP, len(row))).values, (0, max(0, TOP - len(row))))
+        states = tuple(one.index_select(0, self._last()) for one in states)
+        if self.projections is not None:
+            self._own.copy_(states[0])
+        return torch.cat([self._ids_of(choice).float(), p.gather(0, choice), entropy, top]), states
 
     def _planned(self, n: int, keys: int, vocab: int, adds: bool) -> torch.Tensor:
         """``n`` successive first choices; each pass after the first reads one token (and copies of it as padding)."""
         added, last = self._added[:LEAST_ROWS] if adds else None, self._last()
         logits, states = self._rows(self._first_ids(LEAST_ROWS), 0, keys, added)
         row, before = logits.index_select(0, last), [one.index_select(0, last) for one in states]
-        tokens = [row[:, :vocab].argmax(-1)]
+        tokens = [self._ids_of(self._known(row, vocab).argmax(-1))]
         for index in range(1, n):
             if adds:
                 assert self.projections is not None
                 added = self.projections.of_own(before[0])
             logits, states = self._rows(tokens[-1].expand(LEAST_ROWS), last + index, keys, added)
             row, before = logits[:1], [one[:1] for one in states]
-            tokens.append(row[:, :vocab].argmax(-1))
+            tokens.append(self._ids_of(self._known(row, vocab).argmax(-1)))
         return torch.cat(tokens)
 
     def _verify(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
@@ -350,7 +378,7 @@ class CudaModel(LeanModel):
         """
         ids = self._first_ids(rows)
         logits, states = self._rows(ids, 0, keys)
-        choices = logits[:, :vocab].argmax(-1)
+        choices = self._ids_of(self._known(logits, vocab).argmax(-1))
         held = (ids[1:] == choices[:-1]) & (self._offsets[: rows - 1] < self._last())
         accepted = held.long().cumprod(0).sum()
         return torch.cat([accepted[None], ids, choices]), states

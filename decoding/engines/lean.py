@@ -381,6 +381,5 @@ class LeanModel(CachedModel):
         turned = heads[:, :n_turned]
         if block.qk_norm is not None:
             turned = self._norm(turned, block.qk_norm, self._head_epsilon)
-        turned = torch.addcmul(turned * cos, turned.roll(d // 2, -1), sin)
-        query, key = turned[:, : self.n_heads], turned[:, self.n_heads :]
-        return self._attention.attend(layer, query, key, heads[:, n_turned:], plan)
+        torch.addcmul(turned * cos, turned.roll(d // 2, -1), sin, out=heads[:, :n_turned])
+        return self._attention.attend(layer, heads, plan)

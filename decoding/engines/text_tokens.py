@@ -20,20 +20,20 @@ class TextTokens:
     """The tokens of the text in a cache that are not among ``head_ids`` [k], in the order in which they come up.
 
     ``ids``: what the head can propose now, ``head_ids`` and then these. ``rows`` [MOST, hidden]: their rows of
-    ``weight`` [vocab, hidden], the whole head. ``columns`` [MOST]: their ids, and ``vocab`` where there is none.
-    ``head_rows`` [k]: ``head_ids``. All on the weight's device, for recorded passes.
+    ``weight`` [vocab, hidden], the whole head. ``places`` [k + MOST]: ``head_ids``, then their ids, and ``vocab`` where
+    there is none. All on the weight's device, for recorded passes.
     """
 
     ids: np.ndarray
 
     def __init__(self, head_ids: torch.Tensor, weight: torch.Tensor) -> None:
-        self._weight, self.head_rows = weight, head_ids
+        self._weight = weight
         self._head_ids = head_ids.cpu().numpy()
         self._in_head = np.zeros(len(weight), dtype=bool)
         self._in_head[self._head_ids] = True
         exact = torch.float32 if weight.device.type == "cpu" else weight.dtype  # in which the products are quick
         self.rows = torch.zeros(MOST, weight.shape[1], dtype=exact, device=weight.device)
-        self.columns = torch.full((MOST,), len(weight), device=weight.device)
+        self.places = torch.cat([head_ids, torch.full((MOST,), len(weight), device=weight.device)])
         self._first: dict[int, int] = {}  # where each of them stands first
         self._changed()
 
@@ -42,14 +42,14 @@ class TextTokens:
 
     def fork(self) -> TextTokens:
         """Those of another, empty cache."""
-        return TextTokens(self.head_rows, self._weight)
+        return TextTokens(self.places[: len(self._head_ids)], self._weight)
 
     def read(self, ids: Iterable[int], start: int) -> None:
         """``ids`` are read at ``start`` and after it."""
         for place, token in enumerate(ids, start):
             if not self._in_head[token] and token not in self._first and len(self) < MOST:
                 self.rows[len(self)] = self._weight[token]
-                self.columns[len(self)] = token
+                self.places[len(self.ids)] = token
                 self._first[token] = place
                 self._changed()
 
@@ -58,7 +58,7 @@ class TextTokens:
         n = sum(place < length for place in self._first.values())
         if n < len(self):
             with torch.inference_mode():
-                self.columns[n:] = len(self._weight)
+                self.places[len(self._head_ids) + n :] = len(self._weight)
             self._first = dict(list(self._first.items())[:n])
             self._changed()
 

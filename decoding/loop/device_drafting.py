@@ -55,7 +55,7 @@ class DeviceDraft(ModelDraft):
 
     def step(self, text: list[int], state: DraftState) -> Any:  # a decoding.engines.cuda.DraftStep
         unseen = self._unseen(text, state)
-        found = self._model.draft_step(unseen, self._vocab_size, self._added(len(unseen)))
+        found = self._model.draft_step(unseen, self._vocab_size, self._added(unseen, state))
         state.tokens.append(found.token)
         return found
 
@@ -76,9 +76,13 @@ class DeviceDraft(ModelDraft):
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length
             return super().propose(text, state, n, ends)
         unseen = self._unseen(text, state)
-        drafted = self._model.draft_planned(unseen, n, self._vocab_size, self._added(len(unseen)))
+        drafted = self._model.draft_planned(unseen, n, self._vocab_size, self._added(unseen, state))
         self._waiting = Waiting(drafted, ends)
         return True
+
+    def _added(self, unseen: list[int], state: DraftState) -> torch.Tensor | None:
+        """What is added to the embeddings of the tokens that the model is about to read."""
+        return None
 
     def take_waiting(self) -> Waiting | None:
         """Returns the proposals for the next verification once; None if the tokens are already on the host."""
@@ -89,10 +93,8 @@ class DeviceDraft(ModelDraft):
 class DeviceFeatureDraft(DeviceDraft, FeatureDraft):
     """The same for a draft that reads the target's hidden states; its trees need the host."""
 
-    def step(self, text: list[int], state: DraftState) -> Any:
-        found = super().step(text, state)
-        self._last = self._model.last_states[0]
-        return found
+    def _added(self, unseen: list[int], state: DraftState) -> torch.Tensor | None:
+        return None if state.tokens else self._of_text(len(unseen))  # its own states stay on the device
 
 
 ON_DEVICE: dict[type[ModelDraft], type[DeviceDraft]] = {ModelDraft: DeviceDraft, FeatureDraft: DeviceFeatureDraft}

@@ -197,10 +197,6 @@ class ModelDraft(DraftSource):
         """Logits after the last of ``unseen``, over the tokens that the draft can propose."""
         return self._take_logits(self._model.extend(unseen, branches))[-1]
 
-    def _added(self, n: int) -> torch.Tensor | None:
-        """What is added to the embeddings of the next ``n`` tokens, [n, hidden_size]."""
-        return None
-
     def _take_logits(self, logits: torch.Tensor) -> np.ndarray:
         """Of the model's last logits those of the tokens that the draft can propose; sets ``_ids``."""
         if self._all_known:  # normally: no copy of the row at each step

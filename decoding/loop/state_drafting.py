@@ -67,7 +67,7 @@ class FeatureDraft(ModelDraft):
         self._take(states)
 
     def _take(self, states: States) -> None:
-        self._rows.append(self._project.of_target(states))
+        self._rows.append(self._model.of_target(states))
         self._n_rows += len(self._rows[-1])
 
     def read_node(self, state: DraftState, node: int) -> Siblings:
@@ -82,12 +82,10 @@ class FeatureDraft(ModelDraft):
         return found
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
-        row = self._take_logits(self._model.extend_with(unseen, self._added(len(unseen)), branches))[-1]
+        added = self._of_text(len(unseen)) if self._last is None else self._project.of_own(self._last)
+        row = self._take_logits(self._model.extend_with(unseen, added, branches))[-1]
         self._last = self._model.last_states[0][-1:]
         return row
-
-    def _added(self, n: int) -> torch.Tensor:
-        return self._of_text(n) if self._last is None else self._project.of_own(self._last)
 
     def _of_text(self, n: int) -> torch.Tensor:
         """What is added to the next ``n`` tokens of the text, [n, hidden_size], which the draft is about to read."""

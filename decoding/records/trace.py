@@ -274,7 +274,8 @@ class Costs:
     ]
     draft_step: Annotated[dict[ShortText, Ratio], Field(alias="c")]  # c by draft name: t_draft / t_target
     overhead: Annotated[Ratio, Field(alias="o")]  # the loop's own work per iteration
-    decision: dict[ShortText, Ratio] = field(default_factory=dict)  # policy name -> features and one decision
+    # policy name -> features and one decision; on a GPU also what a guess costs beyond one of a planned chain
+    decision: dict[ShortText, Ratio] = field(default_factory=dict)
     # draft name -> the cost of an iteration's first draft step beyond c: the target's pass has just evicted the CPU
     # caches, and the draft may have two tokens to read. Older runs include it in c.
     first_step: Annotated[dict[ShortText, Ratio], Field(alias="first")] = field(default_factory=dict)
