@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+from decoding.comparison.costs import measure_decision
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import make_draft, prepare
 from decoding.engines import cuda_attention
@@ -381,6 +383,20 @@ def test_who_works_where(pairs):
     assert type(coupled.source("draft")) is ModelDraft
     assert make_verifier(pairs[1].target, None, coupled.rule).func is verify_on_host
     assert make_verifier(pairs[0].target, None, greedy.rule).func is verify_on_host
+
+
+def test_whoever_decides_after_each_guess_pays_for_waiting(pairs, monkeypatch):
+    """Beyond c = 0.1, and 0.05 for the first, a guess took 0.125, 0.15, 0.125 and, while a graph was recorded, 8.85."""
+    decoded = [
+        SimpleNamespace(drafted=[1] * n, times=(2.0 * spent, 0.0, 0.0, 0.0), reads=None)
+        for n, spent in ((2, 0.5), (1, 0.3), (2, 0.5), (1, 9.0), (0, 0.0))
+    ]
+    monkeypatch.setattr("decoding.comparison.costs.warm_up", lambda *given: decoded)
+    costs = make_costs(0.1, drafts=["draft"], target_s=2.0, first_step={"draft": 0.05})
+    for pair, waiting in zip(pairs, (0.0, 0.1375)):
+        prepared = prepare(CompareRequest(PROMPT, lanes=["static:2", "confidence:0.5"]), pair)
+        found = [measure_decision(prepared, lane, costs) for lane in prepared.lanes]
+        assert found == [0.0, pytest.approx(waiting)]
 
 
 def test_the_other_rules_work_with_the_engine_too(pairs):

@@ -184,8 +184,9 @@ class BagAttention:
         return key_rows, key_bags, value_rows, value_bags
 
     def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor:
-        query, key, value = heads.split((self.n_heads, self.n_kv_heads, self.n_kv_heads), 1)
-        self._write(layer, key, value, plan.start, plan.n)
+        turned = self.n_heads + self.n_kv_heads
+        query = heads[:, : self.n_heads]  # slices: split() takes a microsecond more
+        self._write(layer, heads[:, self.n_heads : turned], heads[:, turned:], plan.start, plan.n)
         if plan.indices is None:
             return self._attend_densely(layer, query, plan)
         n, n_keys = plan.mask.shape

@@ -381,5 +381,5 @@ class LeanModel(CachedModel):
         turned = heads[:, :n_turned]
         if block.qk_norm is not None:
             turned = self._norm(turned, block.qk_norm, self._head_epsilon)
-        torch.addcmul(turned * cos, turned.roll(d // 2, -1), sin, out=heads[:, :n_turned])
+        torch.addcmul(turned * cos, turned.roll(d // 2, -1), sin, out=heads[:, :n_turned])  # all heads in one tensor
         return self._attention.attend(layer, heads, plan)
