@@ -220,10 +220,10 @@ class CudaModel(LeanModel):
         return self._read_verified(n, vocab)
 
     @torch.inference_mode()
-    def choices(self, ids: list[int], vocab: int) -> list[int]:
-        """Appends ``ids`` and returns the first choice after each, among the first ``vocab`` tokens."""
-        if len(ids) > MAX_ROWS:
-            return self.extend(ids)[:, :vocab].argmax(-1).tolist()
+    def choices(self, ids: list[int], vocab: int, branches: Branches | None = None) -> list[int]:
+        """Appends ``ids``, as ``extend``, and returns the first choice after each, among the first ``vocab`` tokens."""
+        if branches is not None or len(ids) > MAX_ROWS:
+            return self.extend(ids, branches)[:, :vocab].argmax(-1).tolist()
         check_room(self.length, len(ids), self.max_length)
         self._fill(ids)
         return self._read_verified(len(ids) - 1, vocab)[1]

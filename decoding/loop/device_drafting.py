@@ -91,7 +91,7 @@ class DeviceDraft(ModelDraft):
 
 
 class DeviceFeatureDraft(DeviceDraft, FeatureDraft):
-    """The same for a draft that reads the target's hidden states; its trees need the host."""
+    """The same for a draft that reads the target's hidden states."""
 
     def _added(self, unseen: list[int], state: DraftState) -> torch.Tensor | None:
         return None if state.tokens else self._of_text(len(unseen))  # its own states stay on the device

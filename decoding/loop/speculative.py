@@ -11,7 +11,7 @@ from ..engines.base import CachedModel
 from ..engines.inputs import Branches, EncodedPrompt, already_in_place
 from ..lookahead.base import DraftState, LookaheadPolicy, TreePolicy
 from ..records.trace import Finish, StopReason
-from .acceptance import AcceptanceRule, Draws, agreeing
+from .acceptance import AcceptanceRule, Draws, agreeing, follow
 from .clock import DRAFT, POLICY, VERIFY, Clock, Times
 from .device_drafting import DeviceDraft, works_on_device
 from .drafting import DraftSource, States
@@ -73,7 +73,7 @@ def speculative_decode(
     state = DraftState(text=text)
     layers = draft.abilities.layers if draft is not None else ()
     target.kept_layers = layers
-    verify = make_verifier(target, draft, rule, isinstance(policy, TreePolicy))
+    verify = make_verifier(target, draft, rule)
     finish: Finish | None = None
     while finish is None and not cancelled():
         clock.begin()
@@ -207,14 +207,20 @@ def verify_on_host(
     if state.parents is None:
         n_accepted, token = rule.verify(as_rows(target.extend(ids)), state.tokens, state.start)
         return range(n_accepted), token
-    rows = Branches.below(target.length, [-1, *(parent + 1 for parent in state.parents)])
-    return rule.verify_tree(as_rows(target.extend(ids, rows)), state, state.start)
+    return rule.verify_tree(as_rows(target.extend(ids, _branches(target, state.parents))), state, state.start)
+
+
+def _branches(target: CachedModel, parents: Sequence[int]) -> Branches:
+    """Where the text's last token and a tree below it stand."""
+    return Branches.below(target.length, [-1, *(parent + 1 for parent in parents)])
 
 
 def verify_on_device(
     target: CudaModel, draft: DraftSource | None, vocab_size: int, last: int, state: DraftState
 ) -> tuple[Sequence[int], int]:
-    """Greedy acceptance of a chain on the target's device: only ids are copied to the host, never logits."""
+    """Greedy acceptance on the target's device: only ids are copied to the host, never logits."""
+    if state.parents is not None:
+        return follow(target.choices([last, *state.tokens], vocab_size, _branches(target, state.parents)), state)
     waiting = draft.take_waiting() if isinstance(draft, DeviceDraft) else None
     if waiting is None:
         choices = target.choices([last, *state.tokens], vocab_size)
@@ -227,9 +233,9 @@ def verify_on_device(
 
 
 def make_verifier(
-    target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule, trees: bool = False
+    target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule
 ) -> partial[tuple[Sequence[int], int]]:
-    """How the target's engine verifies by the rule; trees need the host."""
-    if works_on_device(target, rule) and not trees:
+    """How the target's engine verifies by the rule."""
+    if works_on_device(target, rule):
         return partial(verify_on_device, target, draft, rule.vocab_size)
     return partial(verify_on_host, target, rule)
