@@ -299,11 +299,12 @@ def _first_steps(costs: Costs) -> str:
 
 
 def _decision_lines(setting: Setting) -> list[str]:
-    """The costs of features and decisions relative to a draft step."""
+    """The costs of features and decisions relative to a draft step; on a GPU, the wait for each guess is among them."""
     c = setting.costs.draft_step.get(setting.draft, 0.0)
     found = {policy: cost / c for policy, cost in setting.costs.decision.items() if c and cost >= 0.005 * c}
     shares = ", ".join(f"{policy} {share:.0%}" for policy, share in found.items())
-    return [f"Cost of features and a decision, as a share of a draft step: {shares}."] if shares else []
+    what = "features, a decision and the wait for each guess" if setting.machine.gpu else "features and a decision"
+    return [f"Cost of {what}, as a share of a draft step: {shares}."] if shares else []
 
 
 def title_of(result: EvaluationResult) -> str:
