@@ -72,6 +72,16 @@ def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(weights):
         assert torch.equal(torch.cat([model.extend([tokens[one]]) for one in path])[-1], found[node])
 
 
+def test_on_a_gpu_a_tree_that_is_a_chain_is_read_by_the_same_graph(models, monkeypatch):
+    """Its attention has another order of sums for trees."""
+    model = models["fixed"]
+    model.prefill(ids(9))
+    plain = model.extend(ids(5, seed=3))
+    model.rewind(9)
+    monkeypatch.setattr(model._attention, "plan_tree", None)
+    assert torch.equal(model.extend(ids(5, seed=3), Branches.below(9, range(-1, 4))), plain)
+
+
 def test_more_rows_than_one_pass_holds(models):
     parents, tokens = [-1, *range(40), *[0] * 60], ids(101, seed=3)
     for model in models.values():

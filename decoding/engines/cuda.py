@@ -249,7 +249,7 @@ class CudaModel(LeanModel):
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids, added=added)
         to_add = None if added is None else self._added[:rows]
-        if branches is None:
+        if branches is None or branches.is_chain(self.length):  # a chain has the bits of a plain pass
             kind, work = "pass", lambda: self._rows(self._first_ids(rows), 0, keys, to_add)
         else:
             self._fill_tree(branches)
