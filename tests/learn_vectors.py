@@ -19,7 +19,7 @@ LANES = (  # noqa: SIM905
 ).split()
 
 
-def make_vectors(seed: int, rounds: int = 6) -> list[dict[str, Any]]:
+def make_vectors(seed: int, rounds: int = 60) -> list[dict[str, Any]]:
     """Cases of {chain, costs (weighed), paid, ending, tuned, lanes: {lane: [iterations, cost, speedup]}}, as JSON."""
     random_ = random.Random(seed)
     return [_vector(random_) for _ in range(rounds)]
@@ -30,7 +30,7 @@ def _vector(random_: random.Random) -> dict[str, Any]:
     chain = make(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
     costs, paid = make_costs(random_), make_costs(random_)
     tuned = make_tuned(random_)
-    limit, finish = random_.choice(((0, "length"), (len(chain.target) + 7, "eos")))
+    limit, finish = random_.choice(((0, "length"), (0, "eos"), (len(chain.target) + 7, "eos")))
     replay = Replay(chain, limit, finish)
     heads = {name: SimpleNamespace(name=name, needs=frozenset(), tuned=tuned[name]) for name in HEADS}
     lanes = {}
@@ -83,10 +83,10 @@ def _guesses() -> Guesses:
 
 def _say(guesses: Guesses, random_: random.Random, choice: int | None) -> None:
     guesses.choice.append(choice)
-    guesses.p.append(random_.random())
-    guesses.entropy.append(4 * random_.random() ** 3)
+    guesses.p.append(random_.choice((0.4, 0.8, random_.random())))  # also at the thresholds of LANES, as below
+    guesses.entropy.append(random_.choice((0.0, 4 * random_.random() ** 3)))
     for column in guesses.scores.values():
-        column.append(random_.choice((0.0, 1.0, 1.0 - random_.random() ** 3)))
+        column.append(random_.choice((0.0, 0.55, 0.7, 1.0, 1.0 - random_.random() ** 3)))
 
 
 def make_costs(random_: random.Random) -> Costs:
@@ -98,7 +98,7 @@ def make_costs(random_: random.Random) -> Costs:
         draft_step={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))},
         overhead=random_.choice((0.0, 0.02)),
         decision={"disco": 0.01, "specdecpp": 0.02, "costaware": 0.003},
-        first_step={"toy": random_.choice((0.0, 0.06, 1.0))},
+        first_step={"toy": random_.choice((0.0, 0.06, 0.2, 1.0))},
     )
 
 

@@ -100,7 +100,7 @@ export class RunModel {
   /** What the static lanes of `draft` gained on the clock: [SL, speedup]. */
   timedStatics(draft) {
     const ran = this.lanes.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup);
-    return ran.map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median]).filter(([sl]) => sl <= SL_CAP);
+    return ran.map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median]);
   }
 
   bestStatic(costs = this.costs, draft = this.draft) {
