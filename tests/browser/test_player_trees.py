@@ -67,6 +67,11 @@ def test_a_tree_shows_what_the_run_file_says_of_it(page, run):
         assert all(found[k]["x"] < found[node]["x"] and found[k]["y"] <= found[node]["y"] for k in above)
         siblings = [k for k in range(node) if it.parents[k] == parent]
         assert all(found[k]["x"] == found[node]["x"] and found[k]["y"] < found[node]["y"] for k in siblings)
+        label = page.locator(".sd-tree button").nth(node).get_attribute("aria-label")
+        alike = it.parents.count(parent)
+        assert ("guesses for it" in label) == (alike > 1) and (
+            alike == 1 or label.endswith(f"one of {alike} guesses for it")
+        )
     assert page.locator(".sd-tree .sd-tree-kept").count() == it.n_accepted + 1
     rejected = next(k for k, token in enumerate(it.drafted) if token.fate == "rejected")
     page.locator(".sd-tree button").nth(rejected).click()
@@ -151,6 +156,11 @@ def test_step_by_step_shows_a_place_after_the_other(opened, run):
     assert sum(one.startswith("Check:") for one in said) == 1
     assert f"guessed {it.n_drafted} as a tree of depth {it.deepest}, {it.n_accepted} held" in said[-1]
     assert [one["fate"] for one in boxes(page)] == [token.fate for token in [*it.drafted, it.emitted]]
+    before = page.locator(".sl-caption .sl-sentence").inner_text()
+    page.locator(".sd-tree button").first.focus()
+    page.keyboard.press("ArrowRight")  # leads through the tree, not to another step
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".sl-caption .sl-sentence").inner_text() == before
     page.locator(".sd-tree button").nth(it.n_drafted - 1).click()
     assert "the draft gave it" in page.locator(".sl-numbers").inner_text()
     for index, token in enumerate(it.drafted):  # as the race does that explains one
