@@ -245,6 +245,18 @@ def test_the_sl_slider_answers_from_the_what_if_and_the_simulated_lane_has_a_col
     assert (
         f"Always guessing 12: {expected.speedup:.2f}× simulated, {expected.counts.target_passes} target passes" in note
     )
+    assert "Measured" not in note
+    slider.fill("5")  # a lane ran with it
+    ran = next(trace for trace in run.lanes if trace.lane == "static:5")
+    measured = page.locator(".sd-sim-note").inner_text()
+    assert f"Measured: median {metrics.speedup(run, ran).median:.2f}×" in measured
+    page.evaluate("Object.assign(player.payload, {doubtful: true}); player.simulation.made = []")
+    slider.fill("12")
+    doubtful = page.locator(".sd-sim-note").inner_text()
+    page.evaluate("Object.assign(player.payload, {doubtful: false}); player.simulation.made = []")
+    slider.fill("12")
+    assert "×" not in doubtful and "Timings were unsteady, so no simulated speedup is given." in doubtful
+    assert page.locator(".sd-sim-note").inner_text() == note
     assert "simulated" in page.locator(".sd-race .sd-sim").inner_text()
     assert page.evaluate("player.views.at(-1).lane.keptAt.length") == len(run.lanes[0].output)
     assert page.evaluate("player.total") >= page.evaluate("player.views.at(-1).lane.end") - 1e-9
