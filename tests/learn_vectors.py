@@ -30,6 +30,7 @@ def _vector(random_: random.Random) -> dict[str, Any]:
     chain = make(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
     costs, paid = make_costs(random_), make_costs(random_)
     tuned = make_tuned(random_)
+    tuned["costaware"]["first"] = {last: random_.random() for last in ("start", "held", "missed")}
     limit, finish = random_.choice(((0, "length"), (0, "eos"), (len(chain.target) + 7, "eos")))
     replay = Replay(chain, limit, finish)
     heads = {name: SimpleNamespace(name=name, needs=frozenset(), tuned=tuned[name]) for name in HEADS}

@@ -1,10 +1,13 @@
 """Iterations whose guesses branch, in the player and step by step in the Learn tab."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
+from decoding.analysis.run_costs import run_costs
 from decoding.records.proposal import depths_of, path_to
+from decoding.records.run_file import to_plain
 from decoding.records.text import whole_text
 from tests.browser.opening import PHONE, hear_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.browser.pointing import serious_light_or_dark
@@ -108,6 +111,10 @@ def test_keys_open_a_tree_and_lead_through_it(page, run):
 def test_the_text_and_the_counts_of_a_tree_lane_are_the_runs(page, run):
     trace = run.lanes[TREE]
     assert lane_text(page, TREE) == whole_text(trace.output, run.vocab)
+    costs = replace(run_costs(run), decision={"tree": 0.01})
+    spent = sum(costs.iteration(it.n_drafted, trace.draft, "tree", it.n_steps) for it in trace.iterations)
+    gain = page.evaluate("([at, costs]) => player.model.atCosts(player.lanes[at], costs)", [TREE, to_plain(costs)])
+    assert gain == pytest.approx(len(trace.output) * costs.iteration(0, None) / spent)
     column = page.locator(".sd-col").nth(TREE)
     passes = sum(it.n_steps for it in trace.iterations)
     assert f"draft passes {passes}" in column.inner_text().replace("\n", " ")
