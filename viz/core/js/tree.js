@@ -54,8 +54,7 @@ export function treeOf(it, { fate = (k) => it.tokens[k].outcome, shown = () => t
   inner.addEventListener("keydown", (event) => {
     const from = buttons.indexOf(event.target), to = from < 0 ? null : neighbour(nodes, from, event.key);
     if (to == null) return;
-    event.preventDefault();
-    event.stopPropagation(); // arrow keys also step through the lane
+    event.preventDefault(); // arrow keys also step through the lane
     if (!buttons[to] || !shown(to)) return;
     pick(to);
     buttons[to].focus();
