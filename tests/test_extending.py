@@ -228,6 +228,8 @@ def test_what_cannot_be_is_said(scripted):
 def test_a_frame_can_be_saved_and_lets_nothing_out_of_its_attribute(tmp_path):
     frame = viz.notebook.player(make_run(hostile=True))
     assert frame._repr_html_().count('"') == 8  # four attributes, whatever the texts are
-    assert 'sandbox="allow-scripts allow-downloads"' in frame._repr_html_()  # it is not of the notebook's own origin
+    assert (
+        'sandbox="allow-scripts allow-downloads allow-modals"' in frame._repr_html_()
+    )  # it is not of the notebook's own origin
     frame.save(tmp_path / "run.html")
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == frame.html

@@ -51,7 +51,7 @@ class Frame:
 
     def _repr_html_(self) -> str:
         return (
-            f'<iframe srcdoc="{escape(self.html, quote=True)}" sandbox="allow-scripts allow-downloads" '
+            f'<iframe srcdoc="{escape(self.html, quote=True)}" sandbox="allow-scripts allow-downloads allow-modals" '
             f'style="width: 100%; height: {self.height}px; border: 0" title="Speculoscope"></iframe>'
         )
 

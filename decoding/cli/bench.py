@@ -21,6 +21,7 @@ from rich.text import Text
 from ..errors import UserError, explained
 from ..files import write_whole
 from ..records.json_lines import Lines
+from ..records.text import counted
 from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, out, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def lossless(
         print_json(asdict(counts))
     else:
         out.print(
-            f"{counts.prompts} prompts, {counts.compared} texts compared: {counts.equal} equal, "
+            f"{counted(counts.prompts, 'prompt')}, {counts.compared} texts compared: {counts.equal} equal, "
             f"{counts.near_ties} differ at a near tie (top-2 gap under 1e-4), {len(counts.different)} differ."
         )
     for number, policy, cap, at, gap in counts.different:

@@ -75,6 +75,20 @@ def test_guesses_of_one_pass_are_paid_once(there):
     assert first and cost.inner_text().startswith(first[0])
 
 
+def test_an_open_lesson_speaks_of_the_run_that_is_chosen(there):
+    page = there("?lesson=one-sl")
+    before = page.locator(".sl-lesson-text").inner_text()
+    run = page.get_by_label("Run", exact=True)
+    others = [
+        value
+        for value in run.evaluate("one => [...one.options].map(({ value }) => value)")
+        if value != run.input_value()
+    ]
+    run.select_option(others[0])
+    wait_until(page, f"document.querySelector('.sl-lesson-text').innerText !== {json.dumps(before)}")
+    assert page.locator(".sl-lesson-text h2").inner_text() == lesson_named("one-sl")["steps"][0]["title"]
+
+
 def test_the_calculator_follows_its_fields(there):
     steps = lesson_named("ten-steps")["steps"]
     place = next(i for i, step in enumerate(steps, start=1) if step["show"]["view"] == "calculator")

@@ -76,8 +76,14 @@ export class Learn {
     const options = [...[...this.own].reverse(), ...this.index.recordings.map(({ id, title }) => [id, title])];
     this.picker.replaceChildren();
     if (this.exported || options.length === 0) return;
-    const choose = select("Run", options, this.model ? this.model.id : options[0][0], (id) => { this.mine = null; this.openId(id); });
-    this.picker.append(el("span", "sd-mute", "Run"), choose, ...opener("Open a run file…", RUN_FILE, (name, read) => this.openFile(read)));
+    const choose = select("Run", options, this.model ? this.model.id : options[0][0], (id) => { this.mine = null; this.renew(this.openId(id)); });
+    this.picker.append(el("span", "sd-mute", "Run"), choose, ...opener("Open a run file…", RUN_FILE, (name, read) => this.renew(this.openFile(read))));
+  }
+
+  /** Another run was chosen: an open lesson says what it says of that one. */
+  async renew(opened) {
+    await opened;
+    if (this.places.lessons.lesson) this.places.lessons.refresh();
   }
 
   async ask(name, query = {}) {
