@@ -55,6 +55,19 @@ def test_a_lesson_of_several_runs_is_walked_on_the_page(there):
     assert "done" in page.locator(".sl-cards .sl-card", has_text=lesson["title"]).inner_text()
 
 
+def test_a_lesson_says_when_another_iteration_is_on_screen_than_the_one_it_is_about(there):
+    page = there("?lesson=ten-steps&step=4")
+    at = page.locator(".sl-caption .sl-where").inner_text().split(" of ")[0]  # "Iteration 5"
+    note = page.locator(".sl-lesson-text .sl-note", has_text=f"This step is about {at.lower()} of Static 5; another one")
+    assert note.is_hidden()
+    page.locator("[data-key=skip]").click()
+    assert note.is_visible()
+    note.get_by_role("button", name="Back to it").click()
+    assert note.is_hidden() and page.locator(".sl-caption .sl-where").inner_text().startswith(f"{at} of ")
+    page.get_by_label("Lane", exact=True).select_option("0")
+    assert note.is_visible()
+
+
 def test_a_guess_says_what_its_draft_reads(there):
     page = there("?lesson=what-the-draft-may-read&step=4")
     page.get_by_text(re.compile("^Guess 1: the draft reads states of the target and proposes")).wait_for()

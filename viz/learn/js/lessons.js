@@ -94,6 +94,7 @@ export class Lessons {
   moved(steps) {
     if (!this.lesson || this.ended || !this.step.show || this.step.show.view !== "steps" || this.placing) return;
     if (["cost", "own"].includes(steps.steps[steps.at.step].kind)) this.mark("stepped");
+    this.away.hidden = steps.lane === this.shown.lane && steps.at.iteration === this.shown.iteration;
   }
 
   key(event) {
@@ -181,10 +182,19 @@ export class Lessons {
     const missing = (step.needs || []).filter((name) => facts[name] == null);
     if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not contain what this step shows (${missing.map((name) => FACTS[name]).join("; ")}). Choose another run above, or continue.`));
     if (this.missed) text.append(el("p", "sl-note sl-missing", this.missed));
+    if (stage && step.show.view === "steps") text.append(this.away = this.buildAway());
     const rest = el("div", "sl-lesson-rest", step.question ? this.ask(step.question, facts) : null);
     rest.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
       button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sd-button sl-main", title: "Next step of the lesson (page down)" })), this.dots, this.tools());
     return el("div", `sl-lesson${stage ? "" : " sl-alone"}`, text, stage ? el("div", "sl-stage", stage) : null, rest);
+  }
+
+  /** A lesson's text is about one iteration; from another one that the reader has gone to, this leads back. */
+  buildAway() {
+    const { lane, iteration } = this.shown, { steps } = this.learn.places;
+    const node = el("p", "sl-note", `This step is about iteration ${iteration + 1} of ${lane.name}; another one is on screen. `, button("Back to it", () => steps.goTo(this.shown)));
+    node.hidden = true;
+    return node;
   }
 
   /** After the last step: the score, what was learned, what comes next. */
@@ -245,6 +255,7 @@ export class Lessons {
     steps.hides = Boolean(show.hide);
     steps.goTo({ lane, iteration: Math.max(0, found) + (show.iteration || 0), step: show.at === "chance" ? { verdictOn: chanceAt } : show.at || 0 });
     this.placing = false;
+    this.shown = { lane: steps.lane, iteration: steps.at.iteration };
     steps.node.dataset.highlight = (this.step.highlight || []).join(" ");
     return steps.node;
   }
