@@ -37,6 +37,11 @@ def test_what_if_takes_only_policies_that_were_fitted_for_the_weights_of_the_run
     run.pair.target.fingerprint = "x" if changed == "target" else TARGET
     run.pair.drafts["shallow"].fingerprint = "x" if changed == "draft" else DRAFT
     assert set(heads_of(run)) == (set() if changed else {"disco"})
+    if changed:
+        with pytest.raises(UserError, match=f"fitted for another {changed}"):
+            simulate_lane(run, "disco")
+    else:
+        assert simulate_lane(run, "disco").iterations == simulate_lane(run, "disco", heads_of(run)).iterations
 
 
 def costs(c: float, v6: float) -> Costs:

@@ -18,7 +18,7 @@ from functools import cached_property
 
 from ..errors import UserError
 from ..lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
-from ..lookahead.fitted import make_policy
+from ..lookahead.fitted import heads_of, make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..lookahead.static import Static
@@ -214,7 +214,7 @@ def simulate_lane(
     """Simulates ``lane`` on the text of ``run``: it decides by the recorded curves and pays the run's own costs.
 
     Args:
-        heads: fitted heads of the lane's draft, which the learned policies need.
+        heads: fitted heads of the lane's draft, which the learned policies need; None: those that are installed.
         cost_ratio: another c for the lane's draft, which it weighs and pays.
 
     Raises:
@@ -240,7 +240,8 @@ def sweep(
         replay = replays.get(draft) or replays.setdefault(draft, Replay.of_run(run, draft))
         paid = own if cost_ratio is None else with_costs(own, draft, draft_step=cost_ratio)
         weighed = run.costs if cost_ratio is None else paid
-        found[lane.text] = replay.simulate(weighed, make_policy(lane, heads), paid)
+        fitted = heads_of(run, draft) if heads is None and lane.is_learned else heads
+        found[lane.text] = replay.simulate(weighed, make_policy(lane, fitted), paid)
     return found
 
 

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from ..analysis.metrics import Spread, speedup
 from ..analysis.run_costs import run_costs
-from ..analysis.whatif import Simulated, simulate_lane
-from ..lookahead.fitted import heads_of
+from ..analysis.whatif import Simulated, sweep
 from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..records.run_file import load_run
 from ..records.trace import Run
@@ -32,8 +31,7 @@ def whatif(
     """
     run = load_run(run_file)
     asked = [_as_run(run, lane) for lane in expand_lanes(lanes)]
-    heads = {lane.draft: heads_of(run, lane.draft) for lane in asked if lane.is_learned}
-    found = {lane.text: simulate_lane(run, lane, heads.get(lane.draft), cost_ratio) for lane in asked}
+    found = sweep(run, asked, cost_ratio=cost_ratio)
     measured = {} if cost_ratio is not None else _measured(run)
     if as_json:
         print_json([_plain(lane, one, measured.get(lane)) for lane, one in found.items()])
