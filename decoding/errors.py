@@ -48,9 +48,10 @@ def first_fault(error: Any) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply."
     first, *others = error.errors(include_input=False, include_url=False, include_context=False)
-    where = ".".join(str(part)[:60] for part in first["loc"])[:200]
+    parts = (f"no. {part + 1}" if isinstance(part, int) else part[:60] for part in first["loc"])
+    where = ", ".join(parts)[:200]
     more = f" ({len(others)} more errors)" if others else ""
-    message = first["msg"].removeprefix("Value error, ")[:300]
+    message = first["msg"].removeprefix("Value error, ")[:300].rstrip(".")
     return f"{f'at {where}: ' if where else ''}{message}{more}."
 
 

@@ -79,9 +79,10 @@ def test_facts_are_those_that_the_browser_computes_and_each_is_used():
         (a_lesson(id="../x"), "at id"),
         (a_lesson(steps=[]), "at steps"),
         (a_lesson(script="alert(1)"), "at script"),
-        (a_lesson(title="{nonsense}"), "there is no fact {nonsense}"),
-        (a_step(show={"view": "steps", "lane": "nothing:9"}), "There is no policy 'nothing'"),
-        (a_step(show={"view": "video"}), "at steps.0.show.view"),
+        (a_step(text=["{nonsense}"]), "at steps, no. 1, text, no. 1: there is no fact {nonsense}; lessons/README.md says"),
+        (a_step(text=["Fine.", "{best_s}"]), "text, no. 2: there is no fact {best_s}; did you mean {best_sl} or"),
+        (a_step(show={"view": "steps", "lane": "nothing:9"}), "lane: There is no policy 'nothing'"),
+        (a_step(show={"view": "video"}), "at steps, no. 1, show, view"),
         (a_step(done="answered"), "has no question"),
         (a_step(done="stepped"), "does not show the view “steps”"),
         (a_step(needs=["love"]), "an unknown fact: love"),
@@ -109,7 +110,7 @@ def test_a_broken_lesson_is_left_out_and_named_with_its_step(tmp_path: Path):
         (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
     assert [lesson["id"] for lesson in shipped_lessons(tmp_path)] == ["mine"]
     cut, bad = lesson_faults(tmp_path)
-    assert "2-cut.json" in cut and "3-bad.json" in bad and "at steps.1: " in bad
+    assert "2-cut.json" in cut and "3-bad.json" in bad and "at steps, no. 2" in bad
     assert lesson_faults() == ()
 
 

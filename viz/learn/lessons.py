@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from decoding.errors import UserError, first_fault
 from decoding.lookahead.lanes import parse_lane
@@ -23,9 +24,6 @@ OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showca
 MAX_BYTES = 200_000
 LANE_WORDS = ("fast", "slow", "wrong", "plain")  # names for lanes that every run has
 
-Identifier = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-Line = Annotated[str, Field(min_length=1, max_length=200)]
-Text = Annotated[str, Field(min_length=1, max_length=1200)]
 _FACT = re.compile(r"\{([^{}]*)\}")
 _CONDITION = re.compile(r"([a-z_][a-z_0-9]*) (?:<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(?:\.\d+)?)")
 
@@ -38,6 +36,22 @@ def known_facts() -> frozenset[str]:
     return frozenset(re.findall(r"(?:^|[,{])\s*([a-z_0-9]+): \"", table, re.MULTILINE))
 
 
+def _with_known_facts(text: str) -> str:
+    for name in _FACT.findall(text):
+        if name not in known_facts():
+            near = " or ".join(f"{{{one}}}" for one in get_close_matches(name, sorted(known_facts()), n=2))
+            hint = f"did you mean {near}?" if near else "lessons/README.md says where all facts are listed"
+            raise ValueError(f"there is no fact {{{name[:60]}}}; {hint}")
+    return text
+
+
+Identifier = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+Line = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(min_length=1, max_length=1200)]
+Filled = Annotated[Text, AfterValidator(_with_known_facts)]
+"""A text in which the browser fills in the facts in braces."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,9 +59,9 @@ class _Strict(BaseModel):
 class Answer(_Strict):
     """``right``: true, false, or a comparison of facts ("best_sl > 5") that is evaluated for the run on screen."""
 
-    text: Line
+    text: Annotated[Line, AfterValidator(_with_known_facts)]
     right: bool | Annotated[str, Field(max_length=80)]
-    why: Text
+    why: Filled
 
     @field_validator("right")
     @classmethod
@@ -64,7 +78,7 @@ class Answer(_Strict):
 class Question(_Strict):
     """A question with two to six answers, of which at least one is or may be right."""
 
-    text: Text
+    text: Filled
     answers: Annotated[list[Answer], Field(min_length=2, max_length=6)]
 
     @model_validator(mode="after")
@@ -110,7 +124,7 @@ class Step(_Strict):
     """One step of a lesson: its text, what is shown next to it, and when it counts as done."""
 
     title: Line
-    text: Annotated[list[Text], Field(min_length=1, max_length=8)]
+    text: Annotated[list[Filled], Field(min_length=1, max_length=8)]
     show: Show | None = None
     highlight: Annotated[list[Literal["text", "board", "costs", "numbers", "caption"]], Field(max_length=5)] = []
     question: Question | None = None
@@ -143,24 +157,6 @@ class Lesson(_Strict):
     goals: Annotated[list[Line], Field(max_length=6)] = []
     path: bool = False
     steps: Annotated[list[Step], Field(min_length=1, max_length=60)]
-
-    @model_validator(mode="after")
-    def _facts_are_known(self) -> Lesson:
-        for text in _texts(self.model_dump()):
-            unknown = [name for name in _FACT.findall(text) if name not in known_facts()]
-            if unknown:
-                raise ValueError(
-                    f"there is no fact {{{unknown[0][:60]}}}; the facts are: {', '.join(sorted(known_facts()))}"
-                )
-        return self
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [text for one in value.values() for text in _texts(one)]
-    if isinstance(value, list):
-        return [text for one in value for text in _texts(one)]
-    return [value] if isinstance(value, str) else []
 
 
 def read_lesson(text: Any) -> dict[str, Any]:
