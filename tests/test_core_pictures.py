@@ -210,12 +210,12 @@ def test_what_the_picture_decides_is_counted_and_said(run):
     rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
     n = len(trace.output)
     assert rejected > 3 and count_seen(trace) == Seen(n, n, rejected, rejected) and seen.tokens == n
-    every = f"{rejected} of the {rejected} rejected guesses are at words that the picture decides. "
+    every = f"{rejected} of the {rejected} corrections are words that the picture decides. "
     assert seen_sentence(run, trace) == every + f"The picture decides {n} of the {n} tokens."
     trace.p_grey[:] = [p / 1.5 for p, _ in probabilities(trace)]
     assert count_seen(trace) == Seen(n, 0, rejected, 0)
     assert seen_sentence(run, run.lanes[0]).startswith("The picture decides")
-    assert any("rejected guesses are at words" in line for line in remarks(run))
+    assert any("corrections are words" in line for line in remarks(run))
     assert summary(run)["lanes"][1]["picture"]["rejected_by_picture"] == 0
 
 

@@ -242,7 +242,7 @@ def test_presets_are_named_and_sound():
         assert preset.billions if preset.loadable else preset.reason
     with pytest.raises(UserError, match="cannot be loaded: .*safetensors"):
         pairs.find_pair("vicuna-13b")
-    with pytest.raises(UserError, match="There is no pair nonsense. There are: .*smollm2"):
+    with pytest.raises(UserError, match="There is no pair nonsense. Choose one of these: .*smollm2"):
         pairs.find_pair("nonsense")
 
 

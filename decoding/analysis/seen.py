@@ -59,5 +59,5 @@ def seen_sentence(run: Run, trace: Trace) -> str:
     share = f"The picture decides {seen.by_picture} of the {seen.tokens} tokens"
     if not seen.rejected:
         return f"{share}."
-    rejected = f"{seen.rejected_by_picture} of the {seen.rejected} rejected guesses"
-    return f"{rejected} are at words that the picture decides. {share}."
+    corrections = f"{seen.rejected_by_picture} of the {seen.rejected} corrections"  # of a tree, too: one an iteration
+    return f"{corrections} are words that the picture decides. {share}."

@@ -291,7 +291,7 @@ def find_pair(name: str = "") -> PairDescription:
                 raise UserError(f"The pair {name} cannot be loaded: {pair.reason}")
             return pair
     names = ", ".join(pair.name for pair in pairs) or "none"
-    raise UserError(f"There is no pair {name}. There are: {names}. You can also name a target and a draft.")
+    raise UserError(f"There is no pair {name}. Choose one of these: {names}.")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

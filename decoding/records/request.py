@@ -70,7 +70,7 @@ class CompareRequest:
         "New tokens", "The token limit of each text.", 128, low=1, high=MAX_NEW_TOKENS, row=1, tools=True
     )
     pair: str = setting(
-        "Pair of models", "The name of a pair (see `pairs`); empty: the default pair.", "", row=4, tools=True
+        "Pair of models", "The name of a pair, from the list of pairs; empty: the default pair.", "", row=4, tools=True
     )
     target: str = setting(
         "or your own target (folder or Hub id)",
