@@ -79,7 +79,10 @@ def test_facts_are_those_that_the_browser_computes_and_each_is_used():
         (a_lesson(id="../x"), "at id"),
         (a_lesson(steps=[]), "at steps"),
         (a_lesson(script="alert(1)"), "at script"),
-        (a_step(text=["{nonsense}"]), "at steps, no. 1, text, no. 1: there is no fact {nonsense}; lessons/README.md says"),
+        (
+            a_step(text=["{nonsense}"]),
+            "at steps, no. 1, text, no. 1: there is no fact {nonsense}; lessons/README.md says",
+        ),
         (a_step(text=["Fine.", "{best_s}"]), "text, no. 2: there is no fact {best_s}; did you mean {best_sl} or"),
         (a_step(show={"view": "steps", "lane": "nothing:9"}), "lane: There is no policy 'nothing'"),
         (a_step(show={"view": "video"}), "at steps, no. 1, show, view"),

@@ -58,7 +58,9 @@ def test_a_lesson_of_several_runs_is_walked_on_the_page(there):
 def test_a_lesson_says_when_another_iteration_is_on_screen_than_the_one_it_is_about(there):
     page = there("?lesson=ten-steps&step=4")
     at = page.locator(".sl-caption .sl-where").inner_text().split(" of ")[0]  # "Iteration 5"
-    note = page.locator(".sl-lesson-text .sl-note", has_text=f"This step is about {at.lower()} of Static 5; another one")
+    note = page.locator(
+        ".sl-lesson-text .sl-note", has_text=f"This step is about {at.lower()} of Static 5; another one"
+    )
     assert note.is_hidden()
     page.locator("[data-key=skip]").click()
     assert note.is_visible()
@@ -167,14 +169,20 @@ def test_a_presenter_needs_keys_only_and_answers_wait(there):
     assert page.locator(".sl-presenting").count() == 0
 
 
+def handout(page) -> None:
+    """Print the open lesson; what would be printed stays on the page."""
+    page.evaluate("void (window.print = () => { window.printed = true; })")
+    page.get_by_role("button", name="Print a handout").click()
+    page.wait_for_function("window.printed")
+
+
 def test_a_lesson_prints_as_a_hand_out_with_each_step_on_its_own_run(there):
     lesson = lesson_named("dice")
     page = there("?lesson=dice")
-    page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")
-    page.get_by_role("button", name="Print a handout").click()
-    page.wait_for_function("window.printed")
-    printed = page.evaluate("window.printed")
+    handout(page)
+    printed = page.locator(".sl-print").text_content()
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.locator(".sl-print").count() == 0
     for step in lesson["steps"]:
         assert step["title"] in printed
     assert "Answers" in printed and "How the run was made" in printed
@@ -254,10 +262,39 @@ def shipped():
     return RunStore(RecordedBackend())
 
 
+def in_one_file(lesson: dict, shipped: RunStore) -> str:
+    first, *others = [shipped.payload("learn", run) for run in sorted(recordings_of(lesson))]
+    return export_lesson(lesson, first, others)
+
+
+ON_PAPER = {
+    "calculator": ".sl-calculator",
+    "checks": ".sl-bars",
+    "lanes": ".sl-bars",
+    "picture": ".sd-picture img",
+    "whatif": ".sd-chart",
+}
+
+
+@pytest.mark.parametrize("name", ["ten-steps", "a-draft-that-cannot-see", "tree"])
+def test_a_hand_out_shows_what_each_step_speaks_of_and_no_verdict_that_it_asks_for(opened, shipped, name):
+    lesson = lesson_named(name)
+    page = opened(in_one_file(lesson, shipped))
+    handout(page)
+    for place, step in enumerate(lesson["steps"], start=1):
+        part = page.locator(".sl-handout > section", has_text=f"{place}. {step['title']}").first
+        show = step.get("show") or {"view": None}
+        if show["view"] in ON_PAPER:
+            assert part.locator(ON_PAPER[show["view"]]).count() == 1, step["title"]
+        elif show["view"] == "steps":
+            assert part.locator(".sd-tree" if show["lane"].startswith("tree") else ".sl-printed").count() == 1
+            assert (part.locator(".sd-is-waiting").count() > 0) == show.get("hide", False), step["title"]
+            assert (part.locator(".sd-is-rejected, .sd-is-bonus").count() > 0) != show.get("hide", False), step["title"]
+
+
 @pytest.mark.parametrize("lesson", shipped_lessons(), ids=lambda lesson: lesson["id"])
 def test_a_lesson_is_walked_to_its_end_and_each_of_its_numbers_stands_in_the_panel_beside_it(opened, shipped, lesson):
-    first, *others = [shipped.payload("learn", run) for run in sorted(recordings_of(lesson))]
-    page = opened(export_lesson(lesson, first, others))
+    page = opened(in_one_file(lesson, shipped))
     missing = {}
 
     def look(number: int, step: dict) -> None:

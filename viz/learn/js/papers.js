@@ -3,11 +3,14 @@
 import { aria, button, definitions, el, table } from "../../core/js/dom.js";
 import { printNode } from "../../core/js/files.js";
 import { costSentence, iterationSentence } from "../../core/js/sentences.js";
-import { tokenBox } from "../../core/js/tokens.js";
+import { pictureFigure, tokenBox } from "../../core/js/tokens.js";
+import { treeOf } from "../../core/js/tree.js";
 import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
+import { checksChart, lanesChart } from "./charts.js";
 import { factsOf, fill, iterationFacts } from "./facts.js";
 import { exampleOf } from "./kinds.js";
 import { answersOf } from "./questions.js";
+import { Calculator, WhatIf } from "./whatif.js";
 
 /** All steps on their runs with their questions, and the answers at the end, for printing. */
 export async function handout(lessons, lesson) {
@@ -36,17 +39,37 @@ function shownBy(lessons, step, model) {
 function printedStep(lessons, lesson, i, model) {
   const step = lesson.steps[i], { lane, found, facts } = shownBy(lessons, step, model);
   const part = el("section", "", el("h2", "", `${i + 1}. ${step.title}`), ...step.text.map((one) => el("p", "", fill(one, facts))));
-  if (lane && lane.iterations[found]) part.append(printedIteration(lane, found));
+  if (step.show) part.append(printedStage(lessons, step.show, model, lane, found));
   if (!step.question) return part;
   const answers = answersOf(step.question, facts, `${lesson.id}/${i}`);
   part.append(el("p", "", el("b", "", fill(step.question.text, facts))), ...answers.map((one, k) => el("p", "sl-choice", `${"abcdef"[k]})  ${one.text}`)));
   return part;
 }
 
-function printedIteration(lane, i) {
-  const it = lane.iterations[i], row = el("p", "sl-printed", ...it.guesses.map((guess) => tokenBox(guess.text, guess.outcome)));
-  if (it.own) row.append(tokenBox(it.own.text, it.own.outcome));
-  return el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sd-mute", costSentence(it)));
+/** What stands beside a step's text on the screen. */
+function printedStage(lessons, show, model, lane, found) {
+  if (show.view === "calculator") return new Calculator(show).node;
+  if (!model) return "";
+  if (show.view === "checks") return checksChart(model);
+  if (show.view === "lanes") return lanesChart(model);
+  if (show.view === "picture") return el("figure", "sd-picture", ...pictureFigure(model));
+  if (show.view === "whatif") return printedWhatIf(lessons.learn, model, show.preset);
+  return lane.iterations[found] ? printedIteration(lane, found, show.hide) : "";
+}
+
+function printedWhatIf(learn, model, preset = "measured") {
+  const room = new WhatIf(learn);
+  room.open(model);
+  room.preset(preset);
+  return room.out ?? room.node;
+}
+
+/** hide: the guesses alone, before the verdict. */
+function printedIteration(lane, i, hide) {
+  const it = lane.iterations[i], boxes = hide ? it.guesses : it.tokens, fate = ({ outcome }) => (hide ? "waiting" : outcome);
+  const row = it.parents ? treeOf(it, { chosen: -1, shown: (k) => k < boxes.length, fate: (k) => fate(it.tokens[k]) })
+    : el("p", "sl-printed", ...boxes.map((token) => tokenBox(token.text, fate(token))));
+  return hide ? row : el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sd-mute", costSentence(it)));
 }
 
 /** The right answer to each question, with its reason, on the lesson's runs. */
