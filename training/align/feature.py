@@ -56,8 +56,8 @@ class FeatureDraft(nn.Module):
     def normed(self, states: Tensor) -> Tensor:
         """States (..., layers, width), each divided by its root mean square, as (..., layers * width), float32."""
         states = states.float()
-        size = torch.rsqrt(states.square().mean(-1, keepdim=True) + self.trunk.config.rms_norm_eps)
-        return (states * size).flatten(-2)
+        size = torch.linalg.vector_norm(states, 2, -1, True).clamp_min(1e-6)  # as the engines do
+        return (states / size * states.shape[-1] ** 0.5).flatten(-2)
 
     def stored(self) -> dict[str, Tensor]:
         """The weights that a draft's folder holds beside its trunk (decoding/engines/projections.py)."""
