@@ -38,7 +38,7 @@ def write_gguf(path: Path, kind: str = "Q8_0") -> LlamaForCausalLM:
     writer.add_feed_forward_length(64)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(HEADS)
-    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")

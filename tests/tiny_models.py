@@ -25,7 +25,7 @@ def tiny_config(vocab_size: int, family: type[PreTrainedConfig] = LlamaConfig, *
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        rms_norm_eps=0.01,  # large enough to be missed
+        rms_norm_eps=1e-4,  # large enough to be missed
         tie_word_embeddings=True,
     )
     return family(vocab_size=vocab_size, **(shape | changes))
