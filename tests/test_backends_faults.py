@@ -49,7 +49,7 @@ def test_a_stop_deep_in_a_job_ends_it_with_what_was_measured_and_not_as_broken(m
 
     monkeypatch.setattr("decoding.comparison.chain.record_chain", stopped)
     jobs = Jobs()
-    jobs._know(ToyPair(), ("", "", "", "auto"))
+    jobs._know(ToyPair(), ("", "", "", "auto", "auto"))
     kind, data = list(guarded(jobs.run("compare", OPTIONS, "run", lambda: False)))[-1]
     assert kind == "finished" and not data["run"]["chains"]
 
@@ -87,7 +87,7 @@ def test_what_was_loaded_before_anybody_asked_serves_the_first_run(prepared, by_
     assert jobs._known.find(["small"], 128) is not None
     asked = OPTIONS | {"pair": find_pair().name if by_name else ""}
     events = list(jobs.run("compare", asked, "run", lambda: False))
-    assert events[-1][0] == "finished" and loaded == [("", "", "", "auto")]
+    assert events[-1][0] == "finished" and loaded == [("", "", "", "auto", "auto")]
     assert [kind for kind, _ in events[:3]] == ["started", "lane_started", "iterations"]
 
 

@@ -124,7 +124,13 @@ def test_a_visitor_who_leaves_closes_the_call(backend, spaces):
 
 
 def test_what_cannot_run_here_is_refused_before_a_gpu_is_asked_for(backend, spaces):
-    unloaded = ({"pair": "other"}, {"target": "a/b", "draft": "c/d"}, {"dtype": "float32"}, {"weights": "int4"})
+    unloaded = (
+        {"pair": "other"},
+        {"target": "a/b", "draft": "c/d"},
+        {"dtype": "float32"},
+        {"weights": "int4"},
+        {"draft_dtype": "int8"},
+    )
     for changes in ({"prompt": " "}, {"lanes": ["statc:5"]}, *unloaded):
         assert compare(backend, **changes)[-1].kind == "failed"
     assert list(backend.run_job("evaluate", {}, threading.Event()))[-1].kind == "failed"

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -23,7 +24,8 @@ from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.show import lane_text, remarks, show_run, summary
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription
-from decoding.records.run_file import load_run, save_run
+from decoding.records.request import number_formats
+from decoding.records.run_file import load_run, request_again, save_run
 from decoding.records.suites import Prompt
 from decoding.records.trace import Verdict
 from tests import web
@@ -31,6 +33,7 @@ from tests.commands import command
 from tests.fakes import ScriptedRunner
 from tests.runs import make_run
 from tests.serving import free_port
+from viz.settings import command_line
 
 
 def arguments(tiny_pair, *more):
@@ -57,8 +60,22 @@ def test_a_run_file_is_repeated_with_its_settings_and_costs(tiny_pair, tmp_path)
     status, _, err = command("compare", "--again", str(first), "--out", str(second))
     assert status == 0, err
     was, now = load_run(first), load_run(second)
-    assert now.settings == was.asked
+    assert now.settings == request_again(was)
     assert (now.costs.verify_curve, now.costs.decision) == (was.costs.verify_curve, was.costs.decision)
+
+
+def test_a_repeat_names_the_number_formats_that_a_trial_chose():
+    run = make_run()
+    run.settings.dtype, run.pair.target.dtype = "auto", "float16"
+    formats = []
+    for asked, chosen in (("auto", ["int4", "int4"]), ("auto", ["int4", "int8"]), ("bfloat16", ["", "bfloat16"])):
+        run.settings.dtype = asked
+        run.pair.drafts = {str(n): replace(run.pair.target, dtype=one) for n, one in enumerate(chosen)}
+        formats.append(number_formats(request_again(run)))
+    assert formats == [("float16", "int4"), ("float16", "auto"), ("bfloat16", "bfloat16")]
+    assert "--dtype=bfloat16 --draft-dtype=bfloat16" in command_line(request_again(run))
+    run.settings.weights, run.settings.dtype = "int4", "auto"
+    assert number_formats(request_again(run))[0] == "int4"
 
 
 def test_a_closed_pipe_costs_no_run(tiny_pair, tmp_path, monkeypatch):

@@ -22,7 +22,6 @@ from .lean_models import fixed
 from .runs import make_costs
 from .toy import quick_run
 
-
 LANES = ["autoregressive", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
 FEW = ["autoregressive", "static:6", "confidence:0.1"]
 PROMPT = "def f(x):\n    return"

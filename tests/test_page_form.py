@@ -70,7 +70,7 @@ def test_hostile_values_stay_text_or_are_left_out_with_a_sentence(text):
     read, faults = read_form(dict.fromkeys(SETTINGS, text), FIRST, "link")
     assert read["prompt"] == text
     named = " ".join(faults)
-    checked = "max_new_tokens temperature rule seed repeats top_k top_p dtype weights ignore_eos"
+    checked = "max_new_tokens temperature rule seed repeats top_k top_p dtype weights draft_dtype ignore_eos"
     for name in checked.split():
         assert f"The link's {name} was left out" in named
         assert read[name] == FIRST[name]

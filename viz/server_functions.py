@@ -14,7 +14,7 @@ from typing import Any
 
 from decoding.analysis.steadiness import timings
 from decoding.errors import UserError
-from decoding.records.run_file import run_to_json
+from decoding.records.run_file import request_again, run_to_json
 
 from .export import run_csv
 from .limits import JUNK
@@ -87,7 +87,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
             "json": lambda: run_to_json(run),
             "csv": lambda: run_csv(run),
             "html": lambda: store.drawn("html", run.id),
-            "command": lambda: command_line(run.asked),
+            "command": lambda: command_line(request_again(run)),
             "link": lambda: store.link(run, query.get("t")),
         }
         kind = query.get("kind")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Cancelled, UserError
 from ..records.events import Kind, RawEvents
 from ..records.pairs import find_pair
-from ..records.request import CompareRequest, number_format
+from ..records.request import CompareRequest, number_formats
 from ..records.run_file import to_plain
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Cancel = Callable[[], bool]
-Key = tuple[str, str, str, str]  # pair, target, draft, number format
+Key = tuple[str, str, str, str, str]  # pair, target, draft, number format of the target and of drafts
 POLL_S = 0.05  # interval at which idle work waits for a loading pair
 EVALUATIONS = ("evaluate", "drafts")  # kinds of jobs; the options say which of the two it is
 PART = "part"  # the kind of a job that is a part of an evaluation; not for clients over HTTP
@@ -131,7 +131,7 @@ class Jobs:
     def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
         """The default pair has one key, by name or without: what is prepared is what the page asks for by name."""
         pair = "" if _is_default(request.pair) else request.pair
-        return pair, request.target, request.draft, number_format(request)
+        return pair, request.target, request.draft, *number_formats(request)
 
     def _load(
         self, request: CompareRequest | EvaluationOptions, cancel: Cancel

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import UserError, sentence_of
 from ..records.events import LAST_KINDS, Kind, RawEvents, guarded
 from ..records.pairs import PairDescription, find_pair
-from ..records.request import ASK_FOR_LESS, PUBLIC, CompareRequest
+from ..records.request import ASK_FOR_LESS, PUBLIC, CompareRequest, number_formats
 from .base import Backend
 from .jobs import Jobs
 from .worker import JobRunner
@@ -64,8 +64,8 @@ class ZeroGPUBackend(Backend):
     def _check(self, request: CompareRequest) -> None:
         if request.target or request.pair not in ("", self._pair.name):
             raise UserError(f"Only the pair {self._pair.name} runs here: choose it, or run others on your own machine.")
-        if (request.dtype, request.weights) != ("auto", "auto"):
-            raise UserError("Here the models are loaded before a run: leave number format and weights at auto.")
+        if number_formats(request) != ("auto", "auto"):
+            raise UserError("Here the models are loaded before a run: leave the number formats at auto.")
         super()._check(request)
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:

@@ -73,7 +73,7 @@ def _load(described: PairDescription, work: Work) -> Pair:
     name, target, draft = described.name, "", ""
     if described.kind == "named":
         name, target, draft = "", described.target, described.drafts[described.default_draft]
-    pair = load_pair(name, target, draft, work.dtype, work.device, progress=work.progress)
+    pair = load_pair(name, target, draft, work.dtype, device=work.device, progress=work.progress)
     if not draft:
         pair.default_draft = described.text_draft  # transformers runs no other
     return pair

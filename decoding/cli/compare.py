@@ -19,7 +19,7 @@ from ..errors import UserError, explained
 from ..records.events import Event, guarded, new_id, numbered
 from ..records.generate import NOT_AGAIN, is_recorded
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
-from ..records.run_file import load_run, run_of_events, save_run
+from ..records.run_file import load_run, request_again, run_of_events, save_run
 from ..records.trace import Run
 from .console import CANCELLED, AsJson, Tell, cancel_on_interrupt, err, out, print_json, progress_bar, with_settings
 
@@ -36,8 +36,8 @@ def compare(
     again: Annotated[
         Path | None,
         typer.Option(
-            help="Repeat this run file with its settings and cost curves. Other settings are ignored, except --image "
-            "for a photograph that the file does not contain."
+            help="Repeat this run file with its settings, number formats and cost curves. Other settings are ignored, "
+            "except --image for a photograph that the file does not contain."
         ),
     ] = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
@@ -90,7 +90,7 @@ def _repeated(run: Run, image: Path | None) -> tuple[CompareRequest, Jobs]:
     jobs.costs = run.costs
     held = run.picture.file if run.picture else ""
     picture = _picture("", image) or held or run.asked.picture
-    return replace(run.asked, picture=picture), jobs
+    return replace(request_again(run), picture=picture), jobs
 
 
 def run_here(

@@ -18,7 +18,7 @@ from ..evaluation.report import WORK, advice_markdown, setting_lines, spread_nam
 from ..evaluation.report import ship as ship_result
 from ..evaluation.results import EvaluationResult, Progress, load_result
 from ..evaluation.table import Table
-from ..records.request import number_format
+from ..records.request import number_formats
 from ..records.run_file import to_plain
 from .console import (
     CANCELLED,
@@ -104,7 +104,7 @@ def _run(
     from ..evaluation.stages import open_evaluation, work_name
 
     with progress_bar("Loading the models") as progress:
-        pair = load_pair(options.pair, options.target, options.draft, number_format(options))
+        pair = load_pair(options.pair, options.target, options.draft, *number_formats(options))
         folder = folder or WORK / work_name(options, pair)
         return _follow(open_evaluation(options, pair, folder, cancelled).run(), progress), folder
 

@@ -35,12 +35,15 @@ def target_formats(dtype: str, device: str, stored: str) -> list[WeightFormat]:
     return _unasked(device, stored)
 
 
-def draft_formats(dtype: str, rounded_to: str, device: str, stored: str) -> list[WeightFormat]:
-    """The formats that a draft may run in: ``dtype``, if it is an exact one, else as its target may, and on a CPU the
-    format ``rounded_to`` that its pair names, too ("auto": none), which comes first.
+def draft_formats(dtype: str, asked: str, rounded_to: str, device: str, stored: str) -> list[WeightFormat]:
+    """The formats that a draft may run in: the one ``asked`` for, where it runs on ``device``; else the target's
+    ``dtype``, if it is an exact one; else as its target may, and on a CPU the format ``rounded_to`` that its pair
+    names, too ("auto": none), which comes first.
 
     A draft of rounded weights guesses a little worse, and no text depends on it. Raises UserError.
     """
+    if asked != "auto" and (device == "cpu" or find_format(asked).general):
+        return [find_format(asked)]
     if dtype != "auto" and _asked_for(dtype, device).exact:
         return [find_format(dtype)]
     formats = _unasked(device, stored)

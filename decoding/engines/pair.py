@@ -101,6 +101,7 @@ def load_pair(
     target: str = "",
     draft: str = "",
     dtype: str = "auto",
+    draft_dtype: str = "auto",
     device: str = "auto",
     threads: int | None = None,
     progress: Report | None = None,
@@ -108,8 +109,8 @@ def load_pair(
 ) -> Pair:
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
-    ``dtype``: a number format (formats/) of the target, and of drafts if it rounds nothing; "auto": for each model the
-    fastest that it may run in, found in a trial.
+    ``dtype``: a number format (formats/) of the target, and of drafts if it rounds nothing; ``draft_dtype``: that of
+    drafts; "auto": for each model the fastest that it may run in, found in a trial.
     ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best for each, found in a trial.
     ``progress(message, fraction)`` is called while loading; ``hub`` gives access to the Hub. Raises UserError.
     """
@@ -131,7 +132,8 @@ def load_pair(
                 f"The draft {which} is of the kind {kind.kind}, which this version cannot load: choose another draft."
             )
         place = sources.fetch(described.drafts[which])
-        formats = draft_formats(dtype, described.weights_of(which), device, stored_dtype(read_config(place.folder)))
+        stored, rounded_to = stored_dtype(read_config(place.folder)), described.weights_of(which)
+        formats = draft_formats(dtype, draft_dtype, rounded_to, device, stored)
         state_layers = 0 if kind.kind == TEXT_MODEL.kind else len(kind.layers)
         report(f"Loading {which}", None)
         draft = load_model(

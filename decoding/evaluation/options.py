@@ -46,6 +46,7 @@ class EvaluationOptions:
     draft: Annotated[ModelPath, Field(description="With --target: its draft. Without: one of the pair's.")] = ""
     dtype: Annotated[Short, _setting("dtype")] = "auto"
     weights: Annotated[Short, _setting("weights")] = "auto"
+    draft_dtype: Annotated[Short, _setting("draft_dtype")] = "auto"
     suite: Annotated[Short, Field(description="Suites, joined by commas (see `suites list`), all, or papers.")] = "all"
     split: Annotated[Short, Field(description="The reported split.")] = "test"
     limit: Annotated[

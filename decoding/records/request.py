@@ -49,7 +49,8 @@ class CompareRequest:
     ``draft`` replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
     message to the model, in its chat template, with ``system`` before it ("" is the template's own); False: a text
     to continue; None: the pair's default. ``dtype``: the number format of the target ("auto": the fastest here, in a
-    trial); ``weights``: the same, in older requests. ``picture``: a scene as text, read when the prompt is encoded.
+    trial), ``draft_dtype`` that of the drafts; ``weights``: as ``dtype``, in older requests. ``picture``: a scene as
+    text, read when the prompt is encoded.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -174,6 +175,13 @@ class CompareRequest:
         row=OWN_PLACE,
         tools=True,
     )
+    draft_dtype: str = setting(
+        "Drafts' number format",
+        "The number format of the drafts; auto: as --dtype if that rounds nothing, else the fastest in a trial.",
+        "auto",
+        row=HIDDEN,
+        words=dict(zip(CHOICES, CHOICES)),
+    )
 
 
 SETTINGS = settings_of(CompareRequest)
@@ -261,16 +269,19 @@ def check_request(request: CompareRequest) -> CompareRequest:
 class _Formats(Protocol):
     dtype: str
     weights: str
+    draft_dtype: str
 
 
-def number_format(settings: _Formats) -> str:
-    """The format that settings ask for. ``weights`` is how older run files and links ask for four bits."""
-    return settings.dtype if settings.weights == "auto" else settings.weights
+def number_formats(settings: _Formats) -> tuple[str, str]:
+    """The formats of target and drafts that settings ask for. ``weights`` is how older run files and links ask for
+    four bits.
+    """
+    return settings.dtype if settings.weights == "auto" else settings.weights, settings.draft_dtype
 
 
 def check_format(settings: _Formats) -> None:
     """Raises UserError for a format that does not exist, or for two that contradict each other."""
-    for name in (settings.dtype, settings.weights):
+    for name in (settings.dtype, settings.weights, settings.draft_dtype):
         if name not in CHOICES:
             raise UserError(f"The number format must be one of {', '.join(CHOICES)}, not {name[:40]}.")
     if settings.weights not in ("auto", settings.dtype) and settings.dtype not in ("auto", "bfloat16"):

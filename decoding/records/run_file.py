@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sized
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ..errors import UserError, explained, first_fault
 from ..files import write_whole
 from .events import Event
 from .proposal import parents_in
-from .request import check_request
+from .request import CHOICES, CompareRequest, check_request, number_formats
 from .trace import SCHEMA, Chain, Costs, Guesses, Iteration, Run, Trace, keeps_direction
 
 MAX_FILE_BYTES = 16 * 2**20
@@ -50,6 +51,15 @@ def run_from_json(text: str | bytes) -> Run:
 def run_from_dict(data: Any) -> Run:
     """Reads and checks the run in an event's data. Raises UserError."""
     return run_from_json(json.dumps(data))  # the strict types of a run file are those of JSON: its keys are text
+
+
+def request_again(run: Run) -> CompareRequest:
+    """The request that repeats ``run`` exactly, also where a trial would choose other number formats than it did."""
+    asked, target = run.asked, run.pair.target.dtype
+    if number_formats(asked)[0] == "auto" and target in CHOICES:
+        asked = replace(asked, dtype=target)
+    drafts = {draft.dtype for draft in run.pair.drafts.values()} & {*CHOICES}
+    return replace(asked, draft_dtype=drafts.pop()) if len(drafts) == 1 else asked
 
 
 def run_of_events(events: Iterable[Event]) -> Run | None:
