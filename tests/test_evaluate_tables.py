@@ -173,7 +173,7 @@ def rounds():
 def test_a_figure_is_one_line_and_is_found_in_the_long_table_and_in_every_report(rounds, capsys):
     result = make_evaluation.__wrapped__()  # not one that was made before
     show_result(result)
-    for text in (markdown(result), capsys.readouterr().out, whole_page(report_of(result), tables_of(result))):
+    for text in (markdown(result), capsys.readouterr().out, whole_page("", report_of(result).content(""))):
         assert "rounds" in text and "123,456" in text
     assert "123456.0" in next(line for line in to_csv([result]).splitlines() if ",rounds," in line)
     tables = [table for section in report_of(result).content("")["sections"] for table in section["tables"]]

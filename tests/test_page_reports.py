@@ -209,6 +209,32 @@ def test_a_measurement_is_found_again_and_can_be_taken_along(tab, kind, make):
     assert "json, csv or html" in take({"kind": "exe", "id": report["id"]})["error"]
 
 
+def said(content: dict) -> list[str]:
+    """All that a tab says in words, in its order."""
+    words = [content["stamp"]]
+    for section in content["sections"]:
+        words += [section["title"], *section["sentences"], *(text for snippet in section["code"] for text in snippet)]
+        words += [table[name] for table in section["tables"] for name in ("title", "note")]
+        words += [drawing[name] for drawing in section["drawings"] for name in ("title", "sentence")]
+    return words
+
+
+@pytest.mark.parametrize("kind", [EvaluationReport, DraftsReport])
+def test_the_saved_page_says_what_the_tab_says(tab, kind):
+    evaluation, drafts = make_evaluation(), make_drafts()
+    drafts.setting.pair, same = "toy", drafts.drafts[0]
+    evaluation.setting.draft, evaluation.lanes["static-opt"] = same.name, f"static:{same.best_sl + 1}"
+    evaluation.figures = [one._replace(draft=same.name) for one in evaluation.figures]
+    shipped, take = tab({"toy.json": evaluation, "toy-drafts.json": drafts, "toy-papers.json": papers_result()}, kind)
+    words, page = said(shipped({})["report"]), take({"kind": "html"})["text"]
+    wanted = "too few to decide" if kind is EvaluationReport else "The Evaluation tab gives"
+    assert any(wanted in text for text in words)
+    body = page.partition("<body>")[2]
+    for text in filter(None, words):
+        _, found, body = body.partition(html.escape(text))
+        assert found, text
+
+
 def test_only_the_last_results_are_kept():
     kept = Kept(2)
     for number, name in enumerate(("first", "second", "third")):

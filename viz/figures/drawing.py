@@ -62,10 +62,14 @@ class Drawing:
 
     def on_paper(self) -> go.Figure:
         """The figure in the light theme's colours, for pages without themes."""
-        text = self.figure.to_json()
-        for name, colour in light_colours().items():
-            text = text.replace(f'"var({name})"', f'"{colour}"')
-        return plotly.io.from_json(text)
+        return on_paper(self.figure.to_json())
+
+
+def on_paper(figure: str) -> go.Figure:
+    """The figure of this JSON in the light theme's colours."""
+    for name, colour in light_colours().items():
+        figure = figure.replace(f'"var({name})"', f'"{colour}"')
+    return plotly.io.from_json(figure)
 
 
 def plain(text: str) -> str:

@@ -85,7 +85,7 @@ def build_report_tab(
 def _answers(
     kind: type[Report], pair: PairDescription | None, folder: Path, kept: Kept
 ) -> list[Callable[[dict], dict]]:
-    """The server functions: the result to show, and a file of it."""
+    """The server functions: what the tab shows, and a file of it."""
 
     @functools.cache
     def shipped_report() -> tuple[Report, dict[str, Any]]:
@@ -98,21 +98,24 @@ def _answers(
         report = kind(load_result(path))
         return report, report.shipped_content(pair, folder)
 
+    def shown(query: dict) -> tuple[Report, dict[str, Any]]:
+        measured = kept.get(query.get("id"))
+        return _measured(kind, measured, query["id"]) if measured else shipped_report()
+
     @answered
     def shipped(query: dict) -> dict:
-        measured = kept.get(query.get("id"))
-        return {"report": _measured(kind, measured, query["id"]) if measured else shipped_report()[1]}
+        return {"report": shown(query)[1]}
 
     @answered
     def take(query: dict) -> dict:
-        measured = kept.get(query.get("id"))
-        return _as_file(kind(result_from_dict(measured)) if measured else shipped_report()[0], query.get("kind"))
+        return _as_file(*shown(query), query.get("kind"))
 
     return [shipped, take]
 
 
-def _as_file(report: Report, kind: Any) -> dict[str, str]:
-    """The result as JSON, all figures as one long table, the page, or what was measured on the papers' data sets.
+def _as_file(report: Report, content: dict[str, Any], kind: Any) -> dict[str, str]:
+    """The result as JSON, all figures as one long table, what the tab shows, or what was measured on the papers' data
+    sets.
 
     Raises UserError.
     """
@@ -122,7 +125,7 @@ def _as_file(report: Report, kind: Any) -> dict[str, str]:
     elif kind == "csv":
         mime, text = "text/csv", to_csv([report.result, *([second] if second else [])])
     elif kind == "html":
-        mime, text = "text/html", whole_page(report, [*report.tables(), *report.second_tables()])
+        mime, text = "text/html", whole_page(report.title, content)
     elif kind != "papers":
         raise UserError("A result can be saved as json, csv or html.")
     elif second is None:
@@ -132,9 +135,10 @@ def _as_file(report: Report, kind: Any) -> dict[str, str]:
     return {"name": f"speculoscope-{report.job}{ending}", "mime": mime, "text": text}
 
 
-def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> dict[str, Any]:
-    """The tab's content for a result that was measured here, with the id under which it is kept."""
-    return kind(result_from_dict(result)).content("Measured here", id=identifier)
+def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> tuple[Report, dict[str, Any]]:
+    """The report of a result that was measured here, and its content with the id under which it is kept."""
+    report = kind(result_from_dict(result))
+    return report, report.content("Measured here", id=identifier)
 
 
 def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Component]) -> None:
@@ -178,4 +182,4 @@ def _finish(kind: type[Report], kept: Kept, event: Event) -> Event:
         return event
     result, identifier = event.data["result"], new_id()
     kept.keep(identifier, result)
-    return Event(event.run, event.seq, "finished", {"report": _measured(kind, result, identifier)})
+    return Event(event.run, event.seq, "finished", {"report": _measured(kind, result, identifier)[1]})
