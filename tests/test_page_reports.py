@@ -188,9 +188,23 @@ def test_the_form_asks_for_what_the_job_knows():
     for kind in (EvaluationReport, DraftsReport):
         options = options_from_dict(job_options(kind, "", "code", 12, 4, 2))
         assert (options.limit, options.clock_prompts, options.minutes, options.suite) == (12, 4, 2.0, "code")
-    for prompts in (None, 0):
-        with pytest.raises(UserError, match="must contain a number from 1 to 1,000"):
-            job_options(EvaluationReport, "", "code", prompts, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        ((None, 4, 2), "test prompts must be a whole number from 1 to 1,000: it is empty."),
+        ((-3, 4, 2), "test prompts must be a whole number from 1 to 1,000, not -3."),
+        ((1e9, 4, 2), "test prompts must be a whole number from 1 to 1,000, not 1000000000."),
+        ((2.5, 4, 2), "test prompts must be a whole number from 1 to 1,000, not 2.5."),
+        ((12, 0.5, 2), "prompts on the clock must be a whole number from 0 to 1,000, not 0.5."),
+        ((12, 4, 61), "Minutes on the clock must be a number from 0 to 60, not 61."),
+    ],
+)
+def test_the_form_refuses_a_number_with_the_bounds_and_what_was_typed(numbers, sentence):
+    with pytest.raises(UserError) as refused:
+        job_options(EvaluationReport, "", "code", *numbers)
+    assert str(refused.value).endswith(sentence)
 
 
 @pytest.mark.parametrize(("kind", "make"), KINDS)
