@@ -116,6 +116,11 @@ def on_clock(result: EvaluationResult, n: int) -> EvaluationResult:
     return changed(result, *timed, *(one._replace(metric=f"clock_{one.metric}") for one in timed))
 
 
+def with_prompts(result: EvaluationResult, n: int) -> EvaluationResult:
+    """``result`` as if of ``n`` prompts, all of them timed: under five there are no intervals."""
+    return on_clock(replace(result, figures=[one._replace(n=n) for one in result.figures]), n)
+
+
 def make_papers(suites: dict[str, str]) -> EvaluationResult:
     """``make_evaluation()`` as if on data sets of the papers: with its suites renamed as ``suites`` says."""
     result = make_evaluation()

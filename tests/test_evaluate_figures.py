@@ -10,9 +10,9 @@ import typer
 
 from decoding.analysis import theory
 from decoding.evaluation.report import tables_of
-from decoding.evaluation.results import ALL, Figure, save_result
+from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, Figure, save_result
 from decoding.lookahead.base import SL_CAP
-from tests.evaluations import changed, make_drafts, make_evaluation, on_clock
+from tests.evaluations import changed, make_drafts, make_evaluation, on_clock, with_prompts
 from viz.figures.drafts import draw_drafts, fastest, opposite_shapes
 from viz.figures.evaluation import course_sentence, draw_evaluation
 from viz.player.names import lane_name
@@ -75,7 +75,14 @@ def test_draft_curves_are_the_results_own_points():
     assert "took 1.15 times what its cost curve says, so all points" in draw_drafts(slower)[0].sentence
     drawing = draw_drafts(changed(result, *clock(1)))[0]
     assert "Timed: only 1 prompt, too few to compare" in drawing.sentence
-    assert list(drawing.figure.data[2].error_y.array) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("n", [2, ENOUGH_FOR_INTERVAL])
+def test_intervals_are_marked_where_there_are_any(n):
+    drawn = {drawing.name: drawing.figure.data for drawing in draw_evaluation(with_prompts(make_evaluation(), n))}
+    bars, points, cuts = *drawn["eval-speedup"], drawn["eval-cut"][0]
+    for trace in (bars, points, cuts):
+        assert len(trace.error_x.array or ()) == (len(trace.x) if n >= ENOUGH_FOR_INTERVAL else 0)
 
 
 def test_the_pair_of_opposite_shapes_is_found():

@@ -84,6 +84,14 @@ def test_measuring_costs_shows_how_far_it_is_and_ends_there_when_it_is_stopped(t
     assert seen == ["costs", "costs"]
 
 
+def test_each_round_of_measuring_decisions_has_its_own_line(tmp_path):
+    steps, _ = run(tmp_path)
+    said = [step.message for step in steps if "decisions cost" in step.message]
+    rounds = [f"prompt {number} of 3, heuristic" for number in (1, 2, 3)]
+    assert [line.partition(": ")[2] for line in said if "heuristic" in line] == rounds
+    assert len(set(said)) == len(said)
+
+
 def test_an_evaluation_ends_with_its_result(tmp_path, monkeypatch):
     orders, decode = [], slices.Slices.run
     monkeypatch.setattr(slices.Slices, "run", lambda self, *of: (orders.append(of[1]), decode(self, *of))[1])

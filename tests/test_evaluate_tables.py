@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -19,11 +20,20 @@ from decoding.evaluation.drafts import break_even_c, clocked_figures, plain_on_c
 from decoding.evaluation.figures import METRICS, PASSES, ClockTable, Metric, match_rates
 from decoding.evaluation.options import options_from_dict
 from decoding.evaluation.report import markdown, tables_of, to_csv
-from decoding.evaluation.results import ALL, EvaluationResult
+from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, EvaluationResult
 from decoding.evaluation.samples import replay_lane
 from decoding.evaluation.table import Cell, to_markdown
 from decoding.lookahead.lanes import parse_lane
-from tests.evaluations import changed, make_drafts, make_evaluation, make_samples, make_setting, sample
+from tests.evaluations import (
+    changed,
+    make_drafts,
+    make_evaluation,
+    make_papers,
+    make_samples,
+    make_setting,
+    sample,
+    with_prompts,
+)
 from tests.runs import make_costs
 from viz.reports.html import whole_page
 from viz.reports.report import report_of
@@ -163,7 +173,7 @@ def rounds():
 def test_a_figure_is_one_line_and_is_found_in_the_long_table_and_in_every_report(rounds, capsys):
     result = make_evaluation.__wrapped__()  # not one that was made before
     show_result(result)
-    for text in (markdown(result), capsys.readouterr().out, whole_page(report_of(result), tables_of(result))):
+    for text in (markdown(result), capsys.readouterr().out, whole_page("", report_of(result).content(""))):
         assert "rounds" in text and "123,456" in text
     assert "123456.0" in next(line for line in to_csv([result]).splitlines() if ",rounds," in line)
     tables = [table for section in report_of(result).content("")["sections"] for table in section["tables"]]
@@ -251,6 +261,15 @@ def test_smoothed_costs_grow_and_are_medians():
     found = smooth_costs(noisy)
     assert found.verify_curve == sorted(found.verify_curve) and found.verify_curve[0] == 1.0
     assert (found.target_s, found.overhead) == pytest.approx((0.02, 0.2))
+
+
+@pytest.mark.parametrize("n", [2, 12])
+@pytest.mark.parametrize("make", [make_evaluation, make_drafts, partial(make_papers, {"code": "mbpp"})])
+def test_a_table_explains_square_brackets_where_it_has_any(make, n):
+    tables = tables_of(with_prompts(make(), n))
+    bracketed = {table.title for table in tables if any("[" in cell.text for row in table.rows for cell in row)}
+    assert {table.title for table in tables if "quare brackets" in table.note} == bracketed
+    assert bool(bracketed) == (n >= ENOUGH_FOR_INTERVAL)
 
 
 # -- drafts --------------------------------------------------------------------------------------------

@@ -98,7 +98,8 @@ def test_the_evaluation_begins_with_three_answers_and_shows_all_else_folded():
     reached = result.value("speedup", best) * result.value("as_it_is_s", best) / without[cause]
     assert f"It would be {reached:.2f} times as fast {cause}" in losses["sentences"][0]
     bars = losses["drawings"][0]["figure"]["data"][0]
-    assert dict(zip(bars["y"], bars["x"]))[cause] == pytest.approx(reached)
+    names = [name.replace("<br>", " ") for name in bars["y"]]
+    assert dict(zip(names, bars["x"]))[cause] == pytest.approx(reached)
     shown = {drawing["name"] for section in sections for drawing in section["drawings"]}
     assert shown == {drawing.name for drawing in report.drawings()} | {"eval-static", "eval-losses"}
     tables = sorted(table["title"] for section in sections for table in section["tables"])
@@ -187,9 +188,23 @@ def test_the_form_asks_for_what_the_job_knows():
     for kind in (EvaluationReport, DraftsReport):
         options = options_from_dict(job_options(kind, "", "code", 12, 4, 2))
         assert (options.limit, options.clock_prompts, options.minutes, options.suite) == (12, 4, 2.0, "code")
-    for prompts in (None, 0):
-        with pytest.raises(UserError, match="must contain a number from 1 to 1,000"):
-            job_options(EvaluationReport, "", "code", prompts, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        ((None, 4, 2), "test prompts must be a whole number from 1 to 1,000: it is empty."),
+        ((-3, 4, 2), "test prompts must be a whole number from 1 to 1,000, not -3."),
+        ((1e9, 4, 2), "test prompts must be a whole number from 1 to 1,000, not 1000000000."),
+        ((2.5, 4, 2), "test prompts must be a whole number from 1 to 1,000, not 2.5."),
+        ((12, 0.5, 2), "prompts on the clock must be a whole number from 0 to 1,000, not 0.5."),
+        ((12, 4, 61), "Minutes on the clock must be a number from 0 to 60, not 61."),
+    ],
+)
+def test_the_form_refuses_a_number_with_the_bounds_and_what_was_typed(numbers, sentence):
+    with pytest.raises(UserError) as refused:
+        job_options(EvaluationReport, "", "code", *numbers)
+    assert str(refused.value).endswith(sentence)
 
 
 @pytest.mark.parametrize(("kind", "make"), KINDS)
@@ -207,6 +222,32 @@ def test_a_measurement_is_found_again_and_can_be_taken_along(tab, kind, make):
     page = take({"kind": "html", "id": report["id"]})["text"]
     assert "<script src" not in page and "plotly" in page and "<table>" in page
     assert "json, csv or html" in take({"kind": "exe", "id": report["id"]})["error"]
+
+
+def said(content: dict) -> list[str]:
+    """All that a tab says in words, in its order."""
+    words = [content["stamp"]]
+    for section in content["sections"]:
+        words += [section["title"], *section["sentences"], *(text for snippet in section["code"] for text in snippet)]
+        words += [table[name] for table in section["tables"] for name in ("title", "note")]
+        words += [drawing[name] for drawing in section["drawings"] for name in ("title", "sentence")]
+    return words
+
+
+@pytest.mark.parametrize("kind", [EvaluationReport, DraftsReport])
+def test_the_saved_page_says_what_the_tab_says(tab, kind):
+    evaluation, drafts = make_evaluation(), make_drafts()
+    drafts.setting.pair, same = "toy", drafts.drafts[0]
+    evaluation.setting.draft, evaluation.lanes["static-opt"] = same.name, f"static:{same.best_sl + 1}"
+    evaluation.figures = [one._replace(draft=same.name) for one in evaluation.figures]
+    shipped, take = tab({"toy.json": evaluation, "toy-drafts.json": drafts, "toy-papers.json": papers_result()}, kind)
+    words, page = said(shipped({})["report"]), take({"kind": "html"})["text"]
+    wanted = "too few to decide" if kind is EvaluationReport else "The Evaluation tab gives"
+    assert any(wanted in text for text in words)
+    body = page.partition("<body>")[2]
+    for text in filter(None, words):
+        _, found, body = body.partition(html.escape(text))
+        assert found, text
 
 
 def test_only_the_last_results_are_kept():

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from decoding.errors import UserError
 from decoding.records.json_lines import Lines
-from decoding.records.request import CompareRequest, check_request, request_from_dict
+from decoding.records.request import SETTINGS, CompareRequest, check_request, read_request, request_from_dict
 from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_json, save_run, to_plain
 from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
@@ -207,6 +209,23 @@ def test_half_characters_are_refused_before_anything_runs(changes):
     """A run with one could be written but not read again."""
     with pytest.raises(UserError, match="half of a character"):
         check_request(CompareRequest(**{"prompt": "x", **changes}))
+
+
+NUMBERS = [name for name, one in SETTINGS.items() if one.kind in ("whole", "number")]
+
+
+@pytest.mark.parametrize("beyond", [-1, 10**12])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_sentence_on_a_refused_number_names_what_is_accepted(name, beyond):
+    with pytest.raises(UserError) as refused:
+        read_request({"prompt": "x", name: beyond})
+    words = r"(from|above) ([\d,.]+) (?:to|and at most) ([\d,.]+), not"
+    begins, *bounds = re.search(words, str(refused.value)).groups()
+    low, high = (float(bound.replace(",", "")) for bound in bounds)
+    rule = {"rule": "coupling", "temperature": 1.0} if name == "temperature" else {}
+    assert getattr(read_request({"prompt": "x", **rule, name: high}), name) == high
+    with pytest.raises(UserError) if begins == "above" else nullcontext():
+        read_request({"prompt": "x", name: low})
 
 
 def test_true_is_no_number_in_a_request_from_elsewhere():

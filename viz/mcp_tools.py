@@ -106,7 +106,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
 
 
 def _range(setting: Setting) -> str:
-    return f" From {setting.low:g} to {setting.high:g}." if setting.kind in ("whole", "number") else ""
+    return f" {setting.bounds.capitalize()}." if setting.kind in ("whole", "number") else ""
 
 
 async def make_run(

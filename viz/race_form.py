@@ -127,8 +127,8 @@ def _field(setting: Setting, value: Any, more: dict[str, Any]) -> Component:
         low, high, step = setting.slider
         return gr.Slider(low, high, step=step, **common)
     if setting.kind in ("whole", "number"):
-        # Without bounds of Gradio's, whose message would not name the field; the check of the request does.
-        return gr.Number(precision=0 if setting.kind == "whole" else None, min_width=110, **common)
+        # Without Gradio's bounds, whose message names no field, or its rounding: the check of the request says more.
+        return gr.Number(min_width=110, **common)
     is_name = setting.kind == "text" and setting.max_chars <= 400
     return gr.Textbox(**{"lines": 1, "max_lines": 1 if is_name else 4, **common})
 

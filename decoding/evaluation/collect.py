@@ -187,7 +187,8 @@ class Collector:
             for index, text in enumerate(lanes):
                 self._check_cancel()
                 done = (number + index / len(lanes)) / len(prompts)
-                yield Progress("costs", f"Measuring what decisions cost: {text}", done)
+                message = f"Measuring what decisions cost: prompt {number + 1} of {len(prompts)}, {text}"
+                yield Progress("costs", message, done)
                 lane = parse_lane(text)
                 spent = measure_decision(prepared, lane, costs, prepared.limits.max_new_tokens)
                 found.setdefault(lane.policy, []).append(spent)

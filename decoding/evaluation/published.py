@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..records.text import counted
 from .results import STATIC_OPT, EvaluationResult, Figure
-from .table import Cell, Table, cell, percent_interval, times
+from .table import Cell, Table, cell, percent_interval, times, with_intervals
 
 COLUMNS = {
     "heuristic": "heuristic",
@@ -91,7 +91,7 @@ def _speedup_table(result: EvaluationResult) -> Table:
         "of each data set: compare how much a policy adds to the best static SL, not the speedups themselves. "
         f"The best static SL is {result.static_opt} here, chosen on {result.setting.validation_prompts} validation "
         "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
-        "In square brackets: 95% intervals over prompts. CNN-DM and Alpaca were not run here."
+        "CNN-DM and Alpaca were not run here."
     )
     setting = result.setting
     here = f"{setting.pair} with {setting.draft}, {setting.machine.where}, greedy"
@@ -99,17 +99,18 @@ def _speedup_table(result: EvaluationResult) -> Table:
         [*names, Cell(row.setting if row else here), *cells]
         for names, row, cells in _rows(result, COLUMNS, "speedup", times)
     ]
-    return Table(TITLE, note, ["data set", "source", "setting", *COLUMNS.values()], rows)
+    return Table(TITLE, with_intervals(note, rows), ["data set", "source", "setting", *COLUMNS.values()], rows)
 
 
 def _ahead_table(result: EvaluationResult) -> Table:
     note = (
         "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
-        "from the published speedups. In square brackets: 95% intervals over prompts."
+        "from the published speedups."
     )
     found = _rows(result, _COMPARED, "cut", percent_interval)
     rows = [[*names, *cells] for names, _, cells in found]
-    return Table(AHEAD_TITLE, note, ["data set", "source", *(COLUMNS[name] for name in _COMPARED)], rows)
+    columns = ["data set", "source", *(COLUMNS[name] for name in _COMPARED)]
+    return Table(AHEAD_TITLE, with_intervals(note, rows), columns, rows)
 
 
 def _rows(

@@ -97,10 +97,7 @@ def _latency_table(result: EvaluationResult, prefix: str) -> Table:
         column("timing", "noise", lambda one: f"\u00b1 {one.value:.1%}", _OF_TIMING),
         column("over simulated", "over_simulated", percent_interval, _OF_SIMULATION),
     ]
-    note = (
-        f"{how}. Ahead: how far the latency is below static-opt's; behind: how far it is above the oracle's. Square "
-        "brackets: 95% bootstrap intervals over prompts."
-    )
+    note = f"{how}. Ahead: how far the latency is below static-opt's; behind: how far it is above the oracle's."
     return make_table(title, note, "policy", _named(result, [f"{prefix}latency_s"]), columns)
 
 

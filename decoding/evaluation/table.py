@@ -42,7 +42,13 @@ def make_table(title: str, note: str, first: str, names: Mapping[str, str], colu
     shown = [(column, cells) for column, cells in filled if not column.note or any(cell.text for cell in cells)]
     rows = [[Cell(name), *cells] for name, *cells in zip(names.values(), *(cells for _, cells in shown), strict=True)]
     notes = [note, *(column.note for column, _ in shown if column.note)]
-    return Table(title, " ".join(notes), [first, *(column.title for column, _ in shown)], rows)
+    return Table(title, with_intervals(" ".join(notes), rows), [first, *(column.title for column, _ in shown)], rows)
+
+
+def with_intervals(note: str, rows: Iterable[Sequence[Cell]]) -> str:
+    """``note``, and what the square brackets in ``rows`` are, if a number has any."""
+    bracketed = any(one.value is not None and " [" in one.text for row in rows for one in row)
+    return f"{note} Square brackets: 95% bootstrap intervals over prompts." if bracketed else note
 
 
 def cell(figure: Figure | None, show: Callable[[Figure], str] | str) -> Cell:

@@ -119,6 +119,7 @@ class CompareRequest:
         1.0,
         note="1: off",
         high=1,
+        above=True,
         slider=(0.01, 1, 0.01),
         row=3,
         endpoint=False,
@@ -300,8 +301,6 @@ def _is_whole_text(text: str) -> bool:
 def _check_sampling(request: CompareRequest) -> None:
     if 0 < request.temperature < LEAST_TEMPERATURE:
         raise UserError(f"The temperature must be 0 or at least {LEAST_TEMPERATURE}, not {request.temperature}.")
-    if request.top_p == 0:
-        raise UserError("Top-p must be above 0: 1 turns it off.")
     if request.rule == "greedy" and request.temperature > 0:
         raise UserError("The greedy rule needs temperature 0: lower it, or choose the coupling or sampling rule.")
     if request.rule != "greedy" and request.temperature == 0:

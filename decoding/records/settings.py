@@ -29,6 +29,7 @@ class Setting:
     note: str = ""
     low: float = 0
     high: float = math.inf
+    above: bool = False
     max_chars: int = 200
     separator: str = ","
     choices: Mapping[str, Any] = field(default_factory=dict)  # as it is written -> the request's value
@@ -44,13 +45,22 @@ class Setting:
         """Its name on the command line, with the dashes."""
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def bounds(self) -> str:
+        """Of a number, for sentences."""
+        low, high = f"{self.low:,}", f"{self.high:,}"
+        return f"above {low} and at most {high}" if self.above else f"from {low} to {high}"
+
     def fault(self, value: Any, form: bool = False) -> str:
         """What is wrong with ``value`` in a request, as the end of a sentence; "" if nothing is.
 
         ``form``: with the bounds of the form's slider, where it has one.
         """
+        if form and self.slider:
+            low, high, _ = self.slider
+            return replace(self, low=low, high=high, above=False).fault(value)
         if self.kind in ("whole", "number"):
-            return self._fault_of_number(value, form)
+            return self._fault_of_number(value)
         if self.kind == "list":
             return self._fault_of_list(value)
         if self.kind == "choice":
@@ -63,13 +73,12 @@ class Setting:
         too_long = f"has {len(value):,} characters: at most {self.max_chars:,} are read"
         return too_long if len(value) > self.max_chars else ""
 
-    def _fault_of_number(self, value: Any, form: bool) -> str:
-        low, high = self.slider[:2] if form and self.slider else (self.low, self.high)
+    def _fault_of_number(self, value: Any) -> str:
         whole = self.kind == "whole"
         is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-        if is_number and low <= value <= high:  # false for NaN
+        if is_number and self.low <= value <= self.high and not (self.above and value == self.low):  # false for NaN
             return ""
-        return f"must be a {'whole ' if whole else ''}number from {low:,} to {high:,}"
+        return f"must be a {'whole ' if whole else ''}number {self.bounds}"
 
     def _fault_of_list(self, value: Any) -> str:
         if not _are_texts(value) or any(len(one) > self.max_chars for one in value):
@@ -130,6 +139,7 @@ def setting(label: str, help: str, default: Any = MISSING, **more: Any) -> Any:
         label: its name in the form and in sentences; ``note`` follows it in the form.
         help: what it does, for the command line and for language models.
         low, high: bounds of a number, or of the length of a list; ``max_chars``: of a text, or of each in a list.
+        above: ``low`` itself is refused.
         words: for a choice, what the form shows for each value; of ``bool | None``: for None, True, False.
         slider: (low, high, step) in the form, and the bounds of what a link may contain.
         row: where in the form, HIDDEN for nowhere, OWN_PLACE for elsewhere; radio: as buttons instead of a list.
@@ -175,5 +185,5 @@ def _are_texts(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"

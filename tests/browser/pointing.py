@@ -25,7 +25,7 @@ def fill(field: Locator, value: object) -> None:
     field.blur()
 
 
-def run_box(page: Page, prompt: str, tokens: int = 30) -> None:
+def run_box(page: Page, prompt: str, tokens: float = 30) -> None:
     """Fill in the form by hand and press Run."""
     settled(page)  # see unfold
     page.locator("#prompt textarea").fill(prompt)

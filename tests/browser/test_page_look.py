@@ -75,12 +75,21 @@ SCROLLED = """[...document.querySelectorAll('#report-evaluate .sp-stackable')]
   .map((node) => node.scrollWidth - node.clientWidth)"""
 
 
+CUT = """[...document.querySelectorAll('.sp-canvas')].filter((node) => node.offsetWidth).flatMap((node) => {
+  const edge = node.getBoundingClientRect(), isCut = ({ left, right, top, bottom, width }) => width
+    && (left < edge.left || right > edge.right + 1 || top < edge.top || bottom > edge.bottom + 1);
+  return [...node.querySelectorAll('svg text')].filter((text) => isCut(text.getBoundingClientRect()))
+    .map((text) => text.textContent);
+})"""
+
+
 def open_folds(page, job: str) -> None:
     page.evaluate(f"document.querySelectorAll('#report-{job} .sp-fold').forEach((fold) => {{ fold.open = true; }})")
 
 
 def test_reports_fit_a_phone_axe_finds_nothing_serious_and_their_words_explain_themselves(shared_page, page_url):
     page = shared_page(page_url, **PHONE)
+    page.set_viewport_size({"width": 360, "height": 780})
     reports = {"evaluate": report_of(make_papers(OF_PAPERS)), "drafts": report_of(make_drafts())}
     for tab, (job, report) in zip(("Evaluation", "Drafts"), reports.items()):
         page.get_by_role("tab", name=tab).click()
@@ -88,7 +97,9 @@ def test_reports_fit_a_phone_axe_finds_nothing_serious_and_their_words_explain_t
         show_report(page, job, report.content("Shipped results"))
         open_folds(page, job)
         expect(page.locator(f"#report-{job} .sp-table").first).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.wait_for_function(f"!document.querySelector('#report-{job} .sp-canvas:not(:has(text))')")
+        assert page.evaluate(CUT) == []
         assert job == "drafts" or page.evaluate(SCROLLED) == [0, 0]  # the papers' tables need no sideways scrolling
         expect(page.locator(f"#report-{job}").get_by_role("button", name="Tables (CSV)")).to_be_visible()
         assert serious(page, f"#report-{job}") == []

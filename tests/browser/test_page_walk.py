@@ -121,6 +121,7 @@ def test_a_refusal_is_a_sentence_each_time_and_the_run_on_screen_stays(page):
         ("   ", 30, "The prompt is empty"),
         ("   ", 30, "The prompt is empty"),
         ("def many():", 10_000, "Max new tokens must be a whole number from 1 to"),
+        ("def half():", 2.5, "4,096, not 2.5"),
     ):
         run_box(page, prompt, tokens=tokens)
         expect(page.locator(".sp-status.sp-fault")).to_contain_text(sentence)

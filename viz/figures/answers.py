@@ -13,7 +13,7 @@ from .evaluation import family
 
 CAUSES = {
     "free_decisions_s": "if deciding cost nothing",
-    "free_checks_s": "if checking several tokens took as long as one",
+    "free_checks_s": "if checking many tokens took as long as one",
     "never_too_late_s": "if it never guessed on after a miss",
     "never_too_soon_s": "if it never stopped before a miss",
     "no_errors_s": "if it stopped exactly at a miss",
@@ -52,6 +52,13 @@ def static_sentence(result: EvaluationResult, found: dict[int, float]) -> str:
     return f"{text}; SL {longest} would make it {found[longest]:.2f} times as fast." if longest else f"{text}."
 
 
+def _two_lines(name: str) -> str:
+    """A long name broken near its middle, so that a phone has room for its bar."""
+    spaces = [at for at, sign in enumerate(name) if sign == " "] if len(name) > 20 else []
+    at = min(spaces, key=lambda at: abs(2 * at - len(name)), default=len(name))
+    return "<br>".join(filter(None, (name[:at], name[at + 1 :])))
+
+
 def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     """What ``best`` would reach without each of its losses; None if they were not computed."""
     as_it_is, speedup = result.find("as_it_is_s", best), result.find("speedup", best)
@@ -64,7 +71,7 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     colour = family(result.lanes[best])[0]
     figure = go.Figure(
         go.Bar(
-            y=[name.replace("tokens took", "tokens<br>took") for name in names],
+            y=[_two_lines(name) for name in names],
             x=[bars[name] for name in names],
             orientation="h",
             marker={"color": colour, "opacity": [0.6 if name == "as it is" else 0.35 for name in names]},

@@ -172,15 +172,13 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
         )
     for index, draft in enumerate(result.drafts):
         colour, symbol = look(index)
-        gain, match = _static_gain(result, draft), result.find("match_rate", draft=draft.name)
-        name = f"{plain(draft.name)}, {gain.value:.2f}×"
+        name = f"{plain(draft.name)}, {_static_gain(result, draft).value:.2f}×"
         figure.add_scatter(
             x=[result.guess_cost(draft)],
             y=[_match(result, draft)],
             mode="markers",
             name=name,
             marker={"color": colour, "symbol": symbol, "size": 12},
-            error_y=error_bars([match], colour),
             customdata=[[draft.best_sl, _shape(draft)]],
             hovertemplate=f"{name} at SL %{{customdata[0]}}, chosen on validation<br>%{{x:.3f}} passes a guess, "
             "%{{y:.1%}} right"

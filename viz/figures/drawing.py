@@ -62,10 +62,14 @@ class Drawing:
 
     def on_paper(self) -> go.Figure:
         """The figure in the light theme's colours, for pages without themes."""
-        text = self.figure.to_json()
-        for name, colour in light_colours().items():
-            text = text.replace(f'"var({name})"', f'"{colour}"')
-        return plotly.io.from_json(text)
+        return on_paper(self.figure.to_json())
+
+
+def on_paper(figure: str) -> go.Figure:
+    """The figure of this JSON in the light theme's colours."""
+    for name, colour in light_colours().items():
+        figure = figure.replace(f'"var({name})"', f'"{colour}"')
+    return plotly.io.from_json(figure)
 
 
 def plain(text: str) -> str:
@@ -73,15 +77,19 @@ def plain(text: str) -> str:
     return html.escape(text, quote=False).replace("%{", "%\u200b{")
 
 
-def error_bars(figures: Sequence[Figure | None], colour: str = MUTED, factor: float = 1.0) -> dict[str, Any]:
-    """The 95% intervals of ``figures`` times ``factor``, as Plotly's error bars; none where there is no interval."""
-    known = [(one.value - one.low, one.high - one.value) if one and one.low is not None else (0, 0) for one in figures]
+def error_bars(figures: Sequence[Figure], colour: str = MUTED, factor: float = 1.0) -> dict[str, Any] | None:
+    """The 95% intervals of ``figures`` times ``factor``, as Plotly's error bars; None if there are none.
+
+    The figures of one trace are of the same prompts: all have intervals, or these are too few for any.
+    """
+    if any(one.low is None or one.high is None for one in figures):
+        return None  # for no interval Plotly would draw one without width
     return {
         "type": "data",
         "symmetric": False,
         "color": colour,
         "thickness": 1.2,
         "width": 3,
-        "array": [factor * above for _, above in known],
-        "arrayminus": [factor * below for below, _ in known],
+        "array": [factor * (one.high - one.value) for one in figures],
+        "arrayminus": [factor * (one.value - one.low) for one in figures],
     }

@@ -264,6 +264,7 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
                 x=[result.value("discard_rate", label)],
                 y=[result.value("verification_rate", label)],
                 mode="markers",
+                cliponaxis=False,  # the oracle throws nothing away
                 name=name,
                 marker={"symbol": symbol, "size": 12, "color": colour},
                 hovertemplate=f"{name}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",

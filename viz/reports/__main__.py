@@ -1,4 +1,4 @@
-"""``python -m viz.reports RESULT.json``: writes an evaluation's figures as an HTML page next to its result."""
+"""``python -m viz.reports RESULT.json``: writes what the tab shows of a result as an HTML page next to it."""
 
 from __future__ import annotations
 

@@ -98,10 +98,6 @@ class Report(ABC):
         """Sections from further shipped files in ``folder``."""
         return []
 
-    def second_tables(self) -> list[Table]:
-        """The tables of ``second``."""
-        return []
-
     def beside(self, folder: Path) -> list[str]:
         """Sentences that compare a shipped result with the other tab's."""
         return []
@@ -194,16 +190,12 @@ class EvaluationReport(Report):
         except UserError as error:  # the other figures are sound
             return [Section(title, [str(error)], kind="folded")]
         stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(self.second.setting, pair) else []
-        return [Section(title, [_origin(self.second), *stale], self.second_tables(), kind="folded")]
-
-    def second_tables(self) -> list[Table]:
-        if self.second is None:
-            return []
         own = [
             replace(table, title=f"{PAPERS}: {table.title[0].lower()}{table.title[1:]}")
             for table in speedup_tables(self.second)
         ]
-        return with_names([*papers_tables(self.second), *own])
+        tables = with_names([*papers_tables(self.second), *own])
+        return [Section(title, [_origin(self.second), *stale], tables, kind="folded")]
 
 
 def _answer(question: str, drawing: Drawing) -> Section:

@@ -20,6 +20,7 @@ from decoding.evaluation.results import SHIPPED, load_result, result_from_dict
 from decoding.records.events import Event, new_id
 from decoding.records.pairs import PairDescription
 from decoding.records.run_file import to_plain
+from decoding.records.settings import Setting
 from decoding.records.suites import available_suites
 
 from ..choices import pair_choices
@@ -30,6 +31,11 @@ from ..store import Newest
 from .html import whole_page
 from .report import Report
 
+NUMBERS = {  # the form's fields of numbers, by the job's options
+    "limit": Setting("Test prompts", "", "number_of_test_prompts", "whole", 12, low=1, high=1000),
+    "clock_prompts": Setting("of them on the clock", "", "number_of_prompts_on_the_clock", "whole", 4, high=1000),
+    "minutes": Setting("Minutes on the clock, at most", "", "minutes_on_the_clock", "number", 2, high=60),
+}
 MOST_KEPT = 40  # results that were measured on this server; the oldest goes first
 TEMPLATE = """<div class="speculoscope sp-report">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
@@ -58,10 +64,7 @@ def build_report_tab(
     with gr.Accordion("Measure again here", open=False, elem_classes="sp-settings"), gr.Row(elem_classes="sp-ask"):
         pair = gr.Dropdown([("the default pair", ""), *pair_choices(pairs)], value="", label="Pair of models")
         suite = gr.Dropdown(["all", *available_suites()], value="all", label="Prompts")
-        # Without bounds: Gradio would refuse numbers beyond them with an error that names no field.
-        limit = gr.Number(12, label="Test prompts", precision=0, min_width=110)
-        clock = gr.Number(4, label="of them on the clock", precision=0, min_width=110)
-        minutes = gr.Number(2, label="Minutes on the clock, at most", min_width=110)
+        numbers = {name: gr.Number(one.default, label=one.label, min_width=110) for name, one in NUMBERS.items()}
         buttons = make_buttons("Run here", 110)
         buttons[0].elem_classes = ["sp-run-here"]
     view = gr.HTML(
@@ -72,7 +75,7 @@ def build_report_tab(
         js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
         server_functions=_answers(kind, pairs[0] if pairs else None, SHIPPED, kept),
     )
-    form: dict[str, Component] = dict(pair=pair, suite=suite, limit=limit, clock=clock, minutes=minutes)
+    form: dict[str, Component] = dict(pair=pair, suite=suite, **numbers)
     _wire_memory(page, memory, form)
 
     def start_of(*values: Any) -> Callable:
@@ -85,7 +88,7 @@ def build_report_tab(
 def _answers(
     kind: type[Report], pair: PairDescription | None, folder: Path, kept: Kept
 ) -> list[Callable[[dict], dict]]:
-    """The server functions: the result to show, and a file of it."""
+    """The server functions: what the tab shows, and a file of it."""
 
     @functools.cache
     def shipped_report() -> tuple[Report, dict[str, Any]]:
@@ -98,21 +101,24 @@ def _answers(
         report = kind(load_result(path))
         return report, report.shipped_content(pair, folder)
 
+    def shown(query: dict) -> tuple[Report, dict[str, Any]]:
+        measured = kept.get(query.get("id"))
+        return _measured(kind, measured, query["id"]) if measured else shipped_report()
+
     @answered
     def shipped(query: dict) -> dict:
-        measured = kept.get(query.get("id"))
-        return {"report": _measured(kind, measured, query["id"]) if measured else shipped_report()[1]}
+        return {"report": shown(query)[1]}
 
     @answered
     def take(query: dict) -> dict:
-        measured = kept.get(query.get("id"))
-        return _as_file(kind(result_from_dict(measured)) if measured else shipped_report()[0], query.get("kind"))
+        return _as_file(*shown(query), query.get("kind"))
 
     return [shipped, take]
 
 
-def _as_file(report: Report, kind: Any) -> dict[str, str]:
-    """The result as JSON, all figures as one long table, the page, or what was measured on the papers' data sets.
+def _as_file(report: Report, content: dict[str, Any], kind: Any) -> dict[str, str]:
+    """The result as JSON, all figures as one long table, what the tab shows, or what was measured on the papers' data
+    sets.
 
     Raises UserError.
     """
@@ -122,7 +128,7 @@ def _as_file(report: Report, kind: Any) -> dict[str, str]:
     elif kind == "csv":
         mime, text = "text/csv", to_csv([report.result, *([second] if second else [])])
     elif kind == "html":
-        mime, text = "text/html", whole_page(report, [*report.tables(), *report.second_tables()])
+        mime, text = "text/html", whole_page(report.title, content)
     elif kind != "papers":
         raise UserError("A result can be saved as json, csv or html.")
     elif second is None:
@@ -132,9 +138,10 @@ def _as_file(report: Report, kind: Any) -> dict[str, str]:
     return {"name": f"speculoscope-{report.job}{ending}", "mime": mime, "text": text}
 
 
-def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> dict[str, Any]:
-    """The tab's content for a result that was measured here, with the id under which it is kept."""
-    return kind(result_from_dict(result)).content("Measured here", id=identifier)
+def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> tuple[Report, dict[str, Any]]:
+    """The report of a result that was measured here, and its content with the id under which it is kept."""
+    report = kind(result_from_dict(result))
+    return report, report.content("Measured here", id=identifier)
 
 
 def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Component]) -> None:
@@ -154,23 +161,12 @@ def _fits(field: Component, value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def job_options(kind: type[Report], pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:
+def job_options(kind: type[Report], pair: Any, suite: Any, *numbers: Any) -> dict[str, Any]:
     """The job's options from the form. Raises UserError."""
-    for name, value, low, high in (
-        ("the number of test prompts", limit, 1, 1000),
-        ("the number of prompts on the clock", clock, 0, 1000),
-        ("the minutes on the clock", minutes, 0, 60),
-    ):
-        if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise UserError(f"Fill in {name}: the field must contain a number from {low} to {high:,}.")
-    return {
-        "pair": str(pair or ""),
-        "suite": str(suite),
-        "limit": int(limit),
-        "clock_prompts": int(clock),
-        "minutes": float(minutes),
-        **kind.options,
-    }
+    read = {name: one.parse(number) for (name, one), number in zip(NUMBERS.items(), numbers, strict=True)}
+    for name, one in NUMBERS.items():
+        one.check(read[name])
+    return {"pair": str(pair or ""), "suite": str(suite), **read, **kind.options}
 
 
 def _finish(kind: type[Report], kept: Kept, event: Event) -> Event:
@@ -178,4 +174,4 @@ def _finish(kind: type[Report], kept: Kept, event: Event) -> Event:
         return event
     result, identifier = event.data["result"], new_id()
     kept.keep(identifier, result)
-    return Event(event.run, event.seq, "finished", {"report": _measured(kind, result, identifier)})
+    return Event(event.run, event.seq, "finished", {"report": _measured(kind, result, identifier)[1]})

@@ -39,28 +39,25 @@ function themed(figure, node) {
 }
 
 const LEGEND_ROW = 20; // px
+const TITLE_LINE = 19;
+const TITLE_PARTS = /\S.{0,21}(?= |$)|\S+/g; // as long as fits under a plot on a phone, beside the names of lanes
 
-const TITLE_CHARS = 24; // that fit under a plot on a phone, beside the names of lanes
-
-/** Breaks a long axis title into two lines. */
+/** Breaks a long axis title into lines; the height of those beyond the second, for which there is no room yet. */
 function shortTitle(title) {
-  const text = (title && title.text) || "";
-  if (text.length <= TITLE_CHARS || text.includes("<br>")) return;
-  const at = text.lastIndexOf(" ", TITLE_CHARS);
-  if (at > 0) Object.assign(title, { text: `${text.slice(0, at)}<br>${text.slice(at + 1)}`, standoff: 4 });
+  const lines = (title?.text || "").match(TITLE_PARTS) || [];
+  if (lines.length > 1) Object.assign(title, { text: lines.join("<br>"), standoff: 4 });
+  return TITLE_LINE * Math.max(0, lines.length - 2);
 }
 
 /** On phones the legend is below the plot, one entry per row: above, it would cover the first lane's name. */
 function narrowed(data, layout) {
   const entries = data.filter((trace) => trace.showlegend !== false && trace.name).length;
   const rows = layout.showlegend === false || entries < 2 ? 0 : entries * LEGEND_ROW;
-  const margin = layout.margin || {};
-  layout.margin = { ...margin, l: 44, r: 6, b: (margin.b ?? 44) + rows };
-  for (const key of Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name))) {
-    shortTitle(layout[key].title);
-  }
+  const titles = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name)).map((name) => shortTitle(layout[name].title));
+  const below = rows + Math.max(0, ...titles), margin = layout.margin || {};
+  layout.margin = { ...margin, l: 44, r: 6, b: (margin.b ?? 44) + below };
   layout.legend = { orientation: "v", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom" };
-  if (layout.height) layout.height += rows;
+  if (layout.height) layout.height += below;
 }
 
 /** Calls `act` when the theme may have changed. */
