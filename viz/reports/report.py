@@ -215,11 +215,13 @@ def _best_sentence(result: EvaluationResult, best: str) -> str:
 
 
 def _less(cut: Figure) -> str:
-    """ "5.8% (4.7 to 6.9%) less"; a policy that takes more time has a negative share."""
-    share = f"{100 * cut.value:.1f}%"
+    """ "5.8% (4.7 to 6.9%) less"; for a policy that takes more time "1.5% (-0.4 to 3.4%) more"."""
+    sign, word = (100, "less") if cut.value >= 0 else (-100, "more")
+    share = f"{sign * cut.value:.1f}%"
     if cut.low is None or cut.high is None:
-        return f"{share} less"
-    return f"{share} ({100 * cut.low:.1f} to {100 * cut.high:.1f}%) less"
+        return f"{share} {word}"
+    low, high = sorted((sign * cut.low, sign * cut.high))
+    return f"{share} ({low:.1f} to {high:.1f}%) {word}"
 
 
 def _origin(result: EvaluationResult) -> str:
