@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoding.analysis.run_costs import _corrected
 from decoding.analysis.steadiness import contradictions
 from decoding.comparison import costs
 from decoding.comparison.costs import Timer, fit_steps, fit_verification, measure_costs
@@ -135,3 +136,30 @@ def test_readings_that_contradict_each_other_are_reported_where_the_fit_hides_th
     assert not contradictions(run)
     run.costs.contradiction = 0.4
     assert contradictions(run) == ["longer checks were timed as cheaper than shorter ones"]
+
+
+def test_a_lane_that_is_faster_than_its_passes_allow_or_far_from_its_costs_is_reported():
+    lanes = ("autoregressive", "static:5", "confidence:0.4", "heuristic", "oracle")
+
+    def said(**factors: float) -> list[str]:
+        run = make_run(lanes=lanes)
+        for trace in run.lanes:
+            factor = factors.get(trace.policy, 1.0)
+            for part in (one for it in trace.repeats for one in (it.draft_s, it.verify_s, it.policy_s, it.rest_s)):
+                part[:] = [factor * seconds for seconds in part]
+        return contradictions(run)
+
+    assert said() == []
+    (quick,) = said(confidence=0.2)
+    assert quick.startswith("Confidence 0.4 came out ") and quick.endswith(" tokens per pass of the target")
+    (slow,) = said(heuristic=1.6)
+    assert slow.startswith("Heuristic came out ") and "by the measured costs" in slow
+    assert len(said(static=1.6, confidence=1.6)) == 2
+    assert said(static=1.6, confidence=1.6, heuristic=1.6, oracle=1.6)[2:] == ["2 other lanes likewise"]
+
+
+def test_a_pass_over_more_tokens_is_never_cheaper_by_the_iterations_of_a_run():
+    v = _corrected(make_costs(0.1), {2: [1.8] * 4, 3: [1.2] * 8, 6: [1.5] * 3})
+    assert v[0] == 1.0 and v[1] == v[2] == pytest.approx(1.4, abs=1e-3) and v[5] == pytest.approx(1.5)
+    assert v == sorted(v)
+    assert _corrected(make_costs(0.1), {2: [0.8] * 5})[1] == pytest.approx(1.0, abs=1e-4), "nor cheaper than one"

@@ -18,6 +18,8 @@ from ..records.trace import Costs, Run, Trace
 
 MIN_ITERATIONS = 3  # iterations of a size, below which the curve is trusted more than the clock
 
+CERTAIN, UNMEASURED = 1e6, 1e-3  # weights, in iterations, of the unit v(1) and of sizes that hardly ran
+
 Measured = Mapping[int, list[float]]  # size -> the cost of each iteration of that size
 
 
@@ -26,9 +28,10 @@ def run_costs(run: Run) -> Costs:
 
     A cost is in units of the autoregressive lane's mean seconds per iteration in the same repeat, which count as
     ``v(1) + o``. v(n) is the mean over the iterations of all lanes that verify n > 1 rows; for an n that fewer than
-    three do, the curve is scaled by the ratio at the measured n on either side, or at the nearest one. ``first`` and c
-    are the straight line through each draft's means. Then the curves are scaled until each static lane that ran comes
-    to the median over its repeats. Trees do not count.
+    three do, the curve is scaled by the ratio at the measured n on either side, or at the nearest one; where longer
+    passes come out cheaper than shorter ones, all of these get their mean. ``first`` and c are the straight line
+    through each draft's means. Then the curves are scaled until each static lane that ran comes to the median over its
+    repeats. Trees do not count.
     """
     plain = run.baseline
     if plain is None or not plain.iterations or not plain.repeats:
@@ -82,13 +85,19 @@ def _means(found: Measured) -> dict[int, float]:
 
 
 def _corrected(costs: Costs, found: Measured) -> list[float]:
-    """v with the measured values in place of its own, and scaled between and beyond them."""
+    """v with the measured values in place of its own, and scaled between and beyond them; then by isotonic regression,
+    since a pass over more tokens is never cheaper and some of these means are of few iterations.
+    """
+    from sklearn.isotonic import isotonic_regression
+
     measured = {n: cost for n, cost in _means(found).items() if cost > 0}
     if not measured:
         return costs.verify_curve
     sizes = range(2, max(len(costs.verify_curve), *measured) + 1)
     ratios = np.interp(sizes, list(measured), [cost / costs.verify(n) for n, cost in measured.items()])
-    return [costs.verify_curve[0], *(costs.verify(n) * float(ratio) for n, ratio in zip(sizes, ratios))]
+    v = [costs.verify_curve[0], *(costs.verify(n) * float(ratio) for n, ratio in zip(sizes, ratios))]
+    weights = [CERTAIN, *(len(found[n]) if n in measured else UNMEASURED for n in sizes)]
+    return [float(one) for one in isotonic_regression(v, sample_weight=weights)]
 
 
 def _line(costs: Costs, draft: str, found: Measured) -> tuple[float, float]:

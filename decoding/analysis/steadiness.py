@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..lookahead.fitted import make_policy
 from ..lookahead.lanes import parse_lane
 from ..records.text import counted
 from ..records.trace import Run, Trace
-from .metrics import speedup, speedups
-from .whatif import Replay
+from .metrics import predicted_speedup, speedup, speedups
+from .run_costs import run_costs
 
 # By how much a longer check may be timed as cheaper than a shorter one (v is fitted through both):
 MAX_CONTRADICTION = 0.25
 MIN_STEP = 0.97  # v(n) / v(n - 1) below which the measurements of v contradict each other
-MAX_RATIO = 1.3  # largest ratio between a static lane's measured and simulated speedup
+MAX_RATIO = 1.3  # largest ratio between a lane's measured speedup and that which the costs predict
+MOST_LANES = 2  # that are named
 MAX_SPREAD = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
 
 
@@ -32,17 +32,20 @@ def how_timed(run: Run) -> str:
 def contradictions(run: Run) -> list[str]:
     """Contradictions between the measurements of ``run``, one clause each; [] if there are none.
 
-    A pass over more tokens is never cheaper, and a lane cannot be far from its replay at the measured costs.
+    A pass over more tokens is never cheaper, also by the run's own iterations, and a lane cannot be far from what the
+    measured costs predict for it.
     """
     found = []
-    v = run.costs.verify_curve
     if run.costs.contradiction > MAX_CONTRADICTION:
         found.append("longer checks were timed as cheaper than shorter ones")
-    if v[0] and run.costs.verify(min(6, len(v))) < MIN_STEP * v[0]:
+    curves = run.costs.verify_curve, run_costs(run).verify_curve
+    if any(v[min(6, len(v)) - 1] < MIN_STEP * v[0] for v in curves):
         found.append("checking 6 tokens came out cheaper than producing one")
-    elif any(later < MIN_STEP * earlier for earlier, later in zip(v, v[1:])):
+    elif any(later < MIN_STEP * earlier for v in curves for earlier, later in zip(v, v[1:])):
         found.append("checking more tokens came out cheaper than checking fewer")
-    return found + [clause for trace in run.lanes if (clause := _against_its_replay(run, trace))]
+    lanes = [clause for trace in run.lanes if (clause := _against_its_costs(run, trace))]
+    more = [f"{counted(len(lanes) - MOST_LANES, 'other lane')} likewise"] if len(lanes) > MOST_LANES else []
+    return [*found, *lanes[:MOST_LANES], *more]
 
 
 def unsteady(doubtful: Sequence[str]) -> str:
@@ -50,17 +53,22 @@ def unsteady(doubtful: Sequence[str]) -> str:
     return f"Timings are unsteady here ({'; '.join(doubtful)}): run it again when nothing else runs on the machine."
 
 
-def _against_its_replay(run: Run, trace: Trace) -> str:
+def _against_its_costs(run: Run, trace: Trace) -> str:
+    """Trees are not compared with v(n): a pass that branches costs more."""
     measured, chain = speedup(run, trace), run.chains.get(trace.draft or "")
-    if trace.policy != "static" or measured is None or chain is None or not chain.target or not measured.median:
+    if measured is None or chain is None or not (chain.target and trace.iterations and measured.median):
         return ""
     lane = parse_lane(trace.lane)
-    simulated = Replay.of_run(run, chain.draft).simulate(run.costs, make_policy(lane)).speedup
-    if 1 / MAX_RATIO < simulated / measured.median < MAX_RATIO:
-        return ""
-    name = f"{lane.spec.title} {lane.argument}" + (f" · {lane.draft}" if lane.draft else "")
+    name = " ".join(filter(None, (lane.spec.title, lane.argument))) + (f" · {lane.draft}" if lane.draft else "")
     came_out = f"{name} came out {measured.median:.2f}×"
-    return f"{came_out}, its replay at the measured costs {simulated:.2f}×"
+    per_pass = len(trace.output) / len(trace.iterations)
+    if MIN_STEP * measured.median > per_pass:
+        return f"{came_out} with {per_pass:.2f} tokens per pass of the target"
+    predicted = predicted_speedup(run, trace)
+    if predicted is None or any(it.parents is not None for it in trace.iterations):
+        return ""
+    is_near = 1 / MAX_RATIO < predicted / measured.median < MAX_RATIO
+    return "" if is_near else f"{came_out}, by the measured costs {predicted:.2f}×"
 
 
 def wavering(run: Run, trace: Trace) -> tuple[float, float] | None:

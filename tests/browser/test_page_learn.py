@@ -117,6 +117,10 @@ def test_what_if_answers_with_the_replay(there):
     page.get_by_role("button", name="as measured").click()
     assert "c = 0.11" in answer.inner_text()
     assert page.locator(".sl-heat").count() == 2
+    unsteady = page.get_by_text("This run's timings were unsteady")
+    assert unsteady.count() == 0
+    page.evaluate(f"{LEARN}.model.doubtful = true; {LEARN}.places.whatif.draw(); {LEARN}.model.doubtful = false")
+    assert unsteady.is_visible()
     assert "Model:" in page.locator(".sl-maps").inner_text()
     assert page.locator(".sl-whatif .sl-calculator").is_visible()  # as in a lesson: test_page_lessons.py
     page.locator(".sl-ask input").first.fill("0.01")
