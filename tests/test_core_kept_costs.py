@@ -258,13 +258,15 @@ def test_the_form_offers_the_best_fixed_sl_of_this_machine(fitted, monkeypatch):
     drafts = {"small": str(fitted.pair.draft_folders["small"])}
     described = PairDescription("toy", "Toy", "embedded", "t", drafts, "small", fitted={"small": ["disco"]})
     monkeypatch.setattr(base, "describe_pairs", lambda: [replace(described, best_sl={}, set_here={})])
-    assert set_here(base.pairs_here()) == "" and lane_choices(base.pairs_here()) == lane_choices([described])
+    assert set_here(base.pairs_here(), "") == "" and lane_choices(base.pairs_here()) == lane_choices([described])
     fitted.keep(["small"], 100, measured())
     set_policies(fitted, lambda: False)
     best, pairs = fitted.chosen("small").static, base.pairs_here()
     assert (f"Best fixed SL here: {best}", f"static:{best}") in lane_choices(pairs)
     assert len({lane for _, lane in lane_choices(pairs)}) == len(lane_choices(pairs))
-    assert set_here(pairs).startswith(f"Set for this machine on validation prompts: best fixed SL {best}, DISCO stops")
+    said = f"Set for this machine on validation prompts: best fixed SL {best}, DISCO stops"
+    assert all(set_here(pairs, name).startswith(said) for name in ("", "toy"))
+    assert set_here([replace(described, name="other"), *pairs], "other") == ""
 
 
 @pytest.mark.parametrize("damage", [lambda chains: chains.write_bytes(b"broken"), lambda chains: chains.unlink()])

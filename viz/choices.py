@@ -120,9 +120,10 @@ def read_lanes(typed: Sequence[str], choices: Sequence[tuple[str, str]]) -> tupl
     return list(dict.fromkeys(found)), fault
 
 
-def set_here(pairs: Sequence[PairDescription]) -> str:
-    """A sentence on what this machine's costs chose for the default pair's default draft; "" if nothing yet."""
-    return pairs[0].set_here.get(pairs[0].default_draft, "") if pairs else ""
+def set_here(pairs: Sequence[PairDescription], name: str) -> str:
+    """A sentence on what this machine's costs chose for that pair's default draft; "" if nothing yet."""
+    pair = pair_named(name, pairs)
+    return pair.set_here.get(pair.default_draft, "") if pair else ""
 
 
 def _label(lane: str, missing: set[str]) -> str:

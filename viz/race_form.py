@@ -86,7 +86,7 @@ def _build_form(first: FormValues, examples: list[Example], pairs: list, facts: 
         cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
         if cards:
             gr.Markdown(" ".join(cards), elem_id="pair-cards")
-    chosen = set_here(pairs)
+    chosen = set_here(pairs, first["pair"])
     note = gr.Markdown(chosen, visible=bool(chosen), elem_id="set-here")
     lane_fault = gr.JSON(visible=False)
     photographs = Photographs()
@@ -141,7 +141,7 @@ def _wire_rule(form: Form) -> None:
     rule, temperature = inputs = [form.fields["rule"], form.fields["temperature"]]
     for event, output, js in (
         (rule.input, temperature, "(rule, t) => rule === 'greedy' ? 0 : (t > 0 ? t : 0.7)"),
-        (temperature.input, rule, "(rule, t) => t === 0 ? 'greedy' : (rule === 'greedy' ? 'coupling' : rule)"),
+        (temperature.input, rule, "(rule, t) => t > 0 ? (rule === 'greedy' ? 'coupling' : rule) : 'greedy'"),
     ):
         event(inputs=inputs, outputs=output, js=js, **IN_BROWSER)
 

@@ -133,16 +133,18 @@ class _RaceTab:
         prompt.change(js=js, inputs=[prompt, list_], outputs=list_, **IN_BROWSER)
 
     def wire_set_here(self, page: gr.Blocks) -> None:
-        """Every visit, and every run as it starts, shows what the machine's costs have chosen by then."""
+        """Every visit, and every run as it starts, shows what the machine's costs have chosen by then for its pair."""
+        named = [self.form.fields[name] for name in ("pair", "target")]
 
-        def sentence() -> Any:
-            chosen = set_here(self.backend.pairs())
+        def sentence(pair: str, target: str) -> Any:
+            chosen = "" if target else set_here(self.backend.pairs(), pair)
             return gr.Markdown(chosen, visible=bool(chosen))
 
         def choices() -> Any:
             return gr.Dropdown(choices=lane_choices(self.backend.pairs(), self.examples))
 
-        gr.on([page.load, self.form.run.click], sentence, None, self.form.set_here, **QUIET)
+        events = [page.load, self.form.run.click, *(field.change for field in named)]
+        gr.on(events, sentence, named, self.form.set_here, trigger_mode="always_last", **QUIET)
         page.load(choices, None, self.form.fields["lanes"], **QUIET)
 
     def wire_facts(self, page: gr.Blocks) -> None:

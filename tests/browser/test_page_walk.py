@@ -255,8 +255,10 @@ def test_rule_and_temperature_go_together(page):
     unfold(page.locator("#settings > button"), page.get_by_label("coupling:"))
     page.get_by_label("coupling:").check()
     expect(page.locator("#temperature input[type=number]")).to_have_value("0.7")
-    fill(page.locator("#temperature input[type=number]"), 0)
-    expect(page.get_by_label("greedy:")).to_be_checked()
+    for none in (0, -1):
+        page.get_by_label("sampling:").check()
+        fill(page.locator("#temperature input[type=number]"), none)
+        expect(page.get_by_label("greedy:")).to_be_checked()
 
 
 def test_what_was_missed_is_fetched_again(page):
