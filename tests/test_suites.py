@@ -70,6 +70,18 @@ def test_a_broken_line_is_named(tmp_path, monkeypatch):
         load_suite("code")
 
 
+def test_a_file_that_somebody_adds_is_a_suite(tmp_path, monkeypatch):
+    monkeypatch.setattr(prompts, "FOLDER", tmp_path)
+    lines = [{"prompt": "one"}, {"prompt": "two"}, {"prompt": "three"}, {"prompt": "four", "split": "validation"}]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "mine" in available_suites() and "Suites: code" in str(pytest.raises(UserError, suite_names, "other").value)
+    assert [prompt.prompt for prompt in load_suite("mine", "test")] == ["one", "two"]
+    assert [(prompt.id, prompt.suite) for prompt in load_suite("mine", "validation")] == [
+        ("mine-3", "mine"),
+        ("mine-4", "mine"),
+    ]
+
+
 def test_showcase_prompts_have_titles_and_lanes_that_parse():
     found = load_showcase()
     assert len(found) >= 12 and all(prompt.title and prompt.shows for prompt in found)

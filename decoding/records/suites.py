@@ -2,7 +2,8 @@
 
 The suites of the small pair are ``code``, ``prose``, ``tests`` and ``structured`` (from files that
 it was not trained on), with the splits ``train``, ``validation`` and ``test``; ``showcase`` has a few prompts that
-look good on the page. The papers' data sets are in the cache folder after ``python -m decoding suites fetch``.
+look good on the page. The papers' data sets are in the cache folder after ``python -m decoding suites fetch``. Any
+other file there is a suite, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ SHOWCASE, SHOWCASE_CHAT = "showcase", "showcase-chat"  # of the small pair; of t
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt. ``source`` is the origin of its text; ``picture``, as in a request, stands before it. Only showcase
+    """One prompt. A line needs the prompt alone: every third one is for validation then, the others are for the test.
+
+    ``source`` is the origin of its text; ``picture``, as in a request, stands before it. Only showcase
     prompts have the four fields between.
 
     ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that demonstrate
@@ -73,11 +76,17 @@ def suite_names(name: str) -> tuple[str, ...]:
     """
     sets = {"all": SUITES, "papers": PAPERS}
     names = sets.get(name) or tuple(dict.fromkeys(part.strip() for part in name.split(",")))
+    known = *SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT, *_own_suites()
     for one in names:
-        if one not in (*SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT):
-            known = ", ".join((*SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT))
-            raise UserError(f"There is no prompt suite {one[:40]!r}. Suites: {known}, all, papers.")
+        if one not in known:
+            raise UserError(f"There is no prompt suite {one[:40]!r}. Suites: {', '.join(known)}, all, papers.")
     return names
+
+
+def _own_suites() -> list[str]:
+    """Files that somebody has added."""
+    shipped = {*SUITES, *CHAT, *PICTURES, SHOWCASE, SHOWCASE_CHAT}
+    return sorted(path.stem for path in FOLDER.glob("*.jsonl") if path.stem not in shipped)
 
 
 def suites_for(name: str, chat: bool) -> str:
@@ -87,7 +96,7 @@ def suites_for(name: str, chat: bool) -> str:
 
 def available_suites() -> tuple[str, ...]:
     """Suites whose prompts are on this machine."""
-    return tuple(name for name in (*SUITES, *CHAT, *PICTURES, *PAPERS) if _file(name).is_file())
+    return tuple(name for name in (*SUITES, *CHAT, *PICTURES, *PAPERS, *_own_suites()) if _file(name).is_file())
 
 
 def fetched_file(name: str) -> Path:
@@ -121,7 +130,9 @@ def _file(name: str) -> Path:
 def _parse(line: str, path: Path, number: int) -> Prompt:
     try:
         fields = json.loads(line)
-        return Prompt(**fields | {"lanes": tuple(fields.get("lanes", ()))})
+        split = "test" if number % 3 else "validation"
+        own = {"id": f"{path.stem}-{number}", "suite": path.stem, "split": split, "source": ""}
+        return Prompt(**own | fields | {"lanes": tuple(fields.get("lanes", ()))})
     except (ValueError, TypeError) as error:
         raise UserError(
             f"{path.name}, line {number} is not a prompt ({error}). Fix it or rebuild the suites."
