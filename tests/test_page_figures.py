@@ -30,6 +30,13 @@ def test_the_lookahead_figure_has_every_iteration_of_every_drafting_lane():
         assert all(end <= start for end, start in zip(ends, outline.x[1:]))  # bars do not overlap
 
 
+def test_many_bars_have_no_outlines_that_would_merge_into_a_fill():
+    for tokens, width in ((200, 1.2), (900, 0)):
+        run = make_run(lanes=("autoregressive", "static:3"), n_tokens=tokens)
+        guessed = drawn(run)["lookahead"].figure.data[0]
+        assert guessed.marker.line.width == width and (guessed.marker.opacity < 0.5) == (width == 0)
+
+
 def test_ticks_and_arrows_stand_where_guesses_would_have_held():
     run = make_run(lanes=("autoregressive", "static:2"), n_tokens=200)
     figure = drawn(run)["lookahead"].figure

@@ -178,9 +178,10 @@ def _judge_sentence(result: EvaluationResult) -> str:
 
 _NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table -> its note, and a sentence on the result
     PREDICTION: (
-        "Does the policy predict which guesses hold? There is one prediction per output position: a drafted token is "
-        "predicted to hold, the token after the last guess of an iteration to fail. With a high match rate F1 is high "
-        "for any policy, so compare it with always-accept's.",
+        "Does the policy predict which guesses hold? A drafted token is predicted to hold. Where the policy stops, it "
+        "predicts a failure: of the last drafted token if it scores that one (confidence, entropy, adaedl, disco, "
+        "specdecpp), else of the guess after it. With a high match rate F1 is high for any policy, so compare it with "
+        "always-accept's.",
         _f1_sentence,
     ),
     PASSES: (

@@ -136,7 +136,9 @@ def scene_of(text: str) -> Scene:
         raise UserError(f"A scene is written in at most {MOST_CHARS} characters, not {len(text):,}.")
     things, _, seed = text.partition("#")
     if seed.strip() and not (seed.strip().isdecimal() and len(seed.strip()) <= 9):
-        raise UserError(f"# is followed by the number of an arrangement, such as #3, not {seed.strip()[:20]!r}.")
+        raise UserError(
+            f"# is followed by the number of an arrangement, such as #3 (at most 9 digits), not {seed.strip()[:20]!r}."
+        )
     return layout(what_of(things), int(seed.strip() or 0))
 
 

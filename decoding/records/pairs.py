@@ -69,7 +69,7 @@ class _PairFile(BaseModel):
     drafts: dict[str, str | _DraftEntry]
     default_draft: str
     draft_weights: DraftWeights | dict[str, DraftWeights] = "auto"  # of all drafts, or of some
-    name: str = ""
+    name: Annotated[str, Field(pattern=r"^([A-Za-z0-9][\w.-]*)?$")] = ""
     title: str = ""
     description: str = ""
     about: str = ""

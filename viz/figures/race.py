@@ -28,6 +28,7 @@ from .drawing import DOTTED, INK, MUTED, Drawing, plain
 
 DEEPEST = "deepest guess of a tree (dots)"
 HELD = "would have held (tick; arrow: beyond)"
+MOST_OUTLINES = 150  # bars of a lane; the outlines of more of them would merge into a fill
 ROW_PX = 104  # height of one lane's row
 
 
@@ -65,13 +66,17 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
 
 def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar | go.Scatter]:
     iterations = trace.iterations
-    colour = lane_style(trace.lane).ink
+    colour, many = lane_style(trace.lane).ink, len(iterations) > MOST_OUTLINES
     where = {"x": [it.start for it in iterations], "width": [_width(it) for it in iterations], "offset": 0}
     shared = {"customdata": [_facts(index, trace, k) for k in range(len(iterations))], "hovertemplate": _HOVER}
     yield go.Bar(
         y=[it.n_drafted for it in iterations],
-        marker={"color": "rgba(0,0,0,0)", "line": {"color": colour, "width": 1.2}},
-        name="guessed (outline)",
+        marker={
+            "color": colour if many else "rgba(0,0,0,0)",
+            "opacity": 0.25 if many else 1.0,
+            "line": {"color": colour, "width": 0 if many else 1.2},
+        },
+        name="guessed (outline or pale)",
         legendgroup="guessed",
         showlegend=legend,
         **where,
@@ -176,6 +181,8 @@ def _wasted(trace: Trace) -> str:
     if any(it.holds is None or it.parents is not None for it in trace.iterations):
         return text
     short = sum(it.holds > it.n_drafted for it in trace.iterations[:-1])
+    if not short:
+        return f"{text} and never stopped too soon"
     return f"{text} and stopped {short:,} {'time' if short == 1 else 'times'} although the next guess would have held"
 
 

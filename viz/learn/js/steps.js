@@ -242,7 +242,8 @@ export class Steps {
   numbers(step) {
     const guess = step.at >= 0 && ["guess", "verdict"].includes(step.kind) ? this.it.guesses[step.at] : step.kind === "own" ? this.it.own : null;
     const [draft, target] = guess ? guess.tops : [];
-    return el("div", "sl-numbers", tops(step.kind === "own" ? [] : draft, step.kind === "guess" ? [] : target));
+    const after = guess && this.it.parents?.[guess.index] >= 0 ? this.it.guesses[this.it.parents[guess.index]].text : null;
+    return el("div", "sl-numbers", after == null ? null : el("p", "", `After ${quoted(after)}:`), tops(step.kind === "own" ? [] : draft, step.kind === "guess" ? [] : target));
   }
 
   /** What is known of a guess of the tree that was chosen. */

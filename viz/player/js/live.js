@@ -184,7 +184,7 @@ const Live = {
     }
     if (lane.decoded) return;
     row.classList.add("sd-open");
-    const note = lane.iterations.length ? `Unfinished: ${lane.counts().kept} tokens were decoded.` : "This lane was not started.";
+    const note = lane.iterations.length ? `Unfinished: ended after ${count(lane.counts().kept, "token")}.` : "This lane was not started.";
     column.querySelector(".sd-figs").append(el("p", "sd-note", note));
   },
 };

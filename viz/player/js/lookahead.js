@@ -1,4 +1,4 @@
-// A lane's lookahead along its text: a bar per iteration, guessed as outline, accepted as fill.
+// A lane's lookahead along its text: a bar per iteration, guessed as outline (of many bars pale), accepted as fill.
 
 import { aria, el, svg } from "../../core/js/dom.js";
 import { clamp, count } from "../../core/js/format.js";
@@ -31,6 +31,7 @@ export class SlStrip {
       if (it.parents) deepest += `M${it.start} ${(1 - Math.min(it.deepest, top) / top).toFixed(3)}h${width.toFixed(2)}`;
     }
     this.svg.setAttribute("viewBox", `0 0 ${this.length} 1`);
+    this.svg.classList.toggle("sd-sl-many", this.lane.iterations.length > MOST_OUTLINES);
     this.svg.replaceChildren(svg("path", { class: "sd-sl-accepted", d: accepted }), svg("path", { class: "sd-sl-guessed", d: guessed }), svg("path", { class: "sd-sl-deepest", d: deepest }));
     this.top.textContent = String(top);
     this.over.replaceChildren(...this.lane.iterations.filter((it) => it.drafted > top).map((it) => this.cut(it)));
@@ -73,6 +74,7 @@ function column(x, width, share) {
   return `M${x} 1v-${share.toFixed(3)}h${width.toFixed(2)}V1z`;
 }
 
+const MOST_OUTLINES = 100; // the outlines of more bars would merge into a fill
 const CLIP = 1.3; // the oracle's longest bars are cut at this multiple of the usable policies' highest SL
 
 /** The height of all strips: the highest SL of the usable lanes, plus some room for the oracle. */

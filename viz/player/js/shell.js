@@ -76,7 +76,7 @@ const Shell = {
       legend.append(node);
     }
     entry(el("i", "sd-swatch sd-swatch-band"), "shaded, unshaded: one iteration each");
-    if (whole) entry(el("i", "sd-swatch sd-swatch-sl"), "SL bars: outline guessed, filled accepted; in a tree, the line is its deepest guess");
+    if (whole) entry(el("i", "sd-swatch sd-swatch-sl"), "SL bars: outlined or pale guessed, filled accepted; in a tree, the line is its deepest guess");
     return legend;
   },
 

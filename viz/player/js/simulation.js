@@ -80,7 +80,7 @@ const Simulation = {
     const ran = this.lanes.find(({ policy, draft, lane }) => policy === "static" && draft === this.simulation.draft && lane.endsWith(`:${sl}`));
     if (!ran?.speedup) return "";
     const { median, low, high } = ran.speedup;
-    return ` Measured: median ${times(median)} (${low.toFixed(2)} to ${high.toFixed(2)}).`;
+    return ` Measured: ${low < high ? `median ${times(median)} (${low.toFixed(2)} to ${high.toFixed(2)})` : times(median)}.`;
   },
 };
 
