@@ -16,13 +16,13 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.events import Event
 from decoding.records.request import CompareRequest
-from decoding.records.run_file import MAX_FILE_BYTES, run_to_json, save_run
+from decoding.records.run_file import run_to_json, save_run
 from decoding.records.trace import Chain, Guesses, Run, TokenText
 from viz import opened
 from viz.opened import BUSY, TOO_LONG, Sandbox, work
 from viz.player.payload import run_payload
 from viz.session import BROKEN, Visits, delta_of, merged, race_stream, stream_of
-from viz.store import RunStore, check_text
+from viz.store import MAX_UPLOAD_BYTES, RunStore, check_text
 
 from . import web
 from .page_fakes import ScriptedBackend
@@ -240,7 +240,7 @@ def test_a_file_that_is_no_run_is_refused(text):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("x" * (MAX_FILE_BYTES + 1), "larger than 40 MB"),
+        ("x" * (MAX_UPLOAD_BYTES + 1), "larger than 40 MB"),
         *((one, "not a text file") for one in (5, None, {}, "\ud800")),
     ],
 )

@@ -174,10 +174,10 @@ def test_fates_out_of_order_are_refused():
 def test_files_that_are_too_large_are_not_read(tmp_path):
     path = tmp_path / "large.json"
     with path.open("wb") as file:
-        file.truncate(100 * 2**20)
-    with pytest.raises(UserError, match="larger than 40 MB"):
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(UserError, match="larger than 128 MB"):
         load_run(path)
-    with pytest.raises(UserError, match="larger than 40 MB"):
+    with pytest.raises(UserError, match="larger than 128 MB"):
         run_from_json(" " * (MAX_FILE_BYTES + 1))
 
 

@@ -15,13 +15,14 @@ from decoding.backends.recorded import RecordedBackend, RecordingInfo
 from decoding.errors import UserError, explained
 from decoding.files import ProcessFolder, cache_folder, write_whole
 from decoding.records.events import IDENTIFIER, new_id
-from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_to_json
+from decoding.records.run_file import load_run, run_to_json
 from decoding.records.trace import Run
 
 from .learn.lessons import OWN_RECORDINGS
 from .opened import JOBS, Sandbox
 from .player.payload import Origin
 
+MAX_UPLOAD_BYTES = 40 * 2**20
 KEEP = 200  # runs kept on disk while the page runs
 KEEP_BYTES = 400 * 2**20  # in total
 WARM = 4  # runs kept in memory
@@ -187,8 +188,8 @@ def check_text(text: object) -> str:
         size = None
     if size is None:
         raise UserError("This is not a text file: open a run file (JSON).")
-    if size > MAX_FILE_BYTES:
-        raise UserError(f"This file is larger than {MAX_FILE_BYTES // 2**20} MB, the limit for a run file.")
+    if size > MAX_UPLOAD_BYTES:
+        raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the limit of this page.")
     return text
 
 

@@ -18,7 +18,7 @@ from .proposal import parents_in
 from .request import CHOICES, CompareRequest, check_request, number_formats
 from .trace import SCHEMA, Chain, Costs, Guesses, Iteration, Run, Trace, keeps_direction
 
-MAX_FILE_BYTES = 40 * 2**20  # the longest text with a chain from every token has some 31 MB
+MAX_FILE_BYTES = 128 * 2**20  # eight lanes of the longest text, with a chain from every token, have some 50 MB
 
 
 def to_plain(record: Any) -> Any:

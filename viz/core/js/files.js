@@ -45,7 +45,7 @@ export function runId(id) {
   return id;
 }
 
-export const RUN_FILE = { most: 40 * 2 ** 20, limit: "40 MB, the limit for a run file" };
+export const RUN_FILE = { most: 40 * 2 ** 20, limit: "40 MB, the limit of this page" };
 
 /** A button, and its hidden field, for a file of JSON: act(name, read), where read() gives the text or throws a sentence. */
 export function opener(title, { most, limit }, act, options) {
