@@ -20,6 +20,7 @@ from .linears import TESTED_ROWS, Linear
 LONGEST = BagAttention.MAX_ROWS  # of one pass
 ROWS = (1, 2, 3, 5, 6, 7, 17, 65)  # plain decoding, checks as they are usual, long ones
 MOST_PADDING = 7  # rows
+LEAST_ROWS = 8
 _PROMPT = 8
 Result = tuple[torch.Tensor, ...]
 
@@ -77,7 +78,8 @@ def _are_alike(result: Result, longer: Result) -> bool:
 
 
 def _results(linear: Linear) -> list[Result]:
-    """The first row, the first two, ... up to TESTED_ROWS, and those of the longest pass, multiplied together.
+    """The first rows multiplied one by one, two by two, ... up to TESTED_ROWS, and those of the longest pass: at least
+    LEAST_ROWS of them, since in a small product one row alone may happen to keep its bits.
 
     A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is also subtracted inside
     the product (``plus``, where it is fused), which leaves the bits that rounding hid.
@@ -85,7 +87,12 @@ def _results(linear: Linear) -> list[Result]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(LONGEST, linear.n_in, generator=generator).to(linear.dtype)
     rounded = linear(x)
-    return [(linear(x[:n]), linear.plus(x[:n], -rounded[:n])) for n in (*range(1, TESTED_ROWS + 1), LONGEST)]
+
+    def taken(n: int) -> Result:
+        parts = [slice(first, first + n) for first in range(0, max(n, LEAST_ROWS), n)]
+        return torch.cat([linear(x[i]) for i in parts]), torch.cat([linear.plus(x[i], -rounded[i]) for i in parts])
+
+    return [taken(n) for n in (*range(1, TESTED_ROWS + 1), LONGEST)]
 
 
 def keeps_bits(model: CachedModel) -> bool:
