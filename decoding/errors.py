@@ -50,9 +50,9 @@ def first_fault(error: Any) -> str:
     first, *others = error.errors(include_input=False, include_url=False, include_context=False)
     parts = (f"no. {part + 1}" if isinstance(part, int) else part[:60] for part in first["loc"])
     where = ", ".join(parts)[:200]
-    more = f" ({len(others)} more errors)" if others else ""
-    message = first["msg"].removeprefix("Value error, ")[:300].rstrip(".")
-    return f"{f'at {where}: ' if where else ''}{message}{more}."
+    more = f" ({len(others)} more error{'s' * (len(others) > 1)})" if others else ""
+    said = f"{f'at {where}: ' if where else ''}{first['msg'].removeprefix('Value error, ')[:300].rstrip('.')}{more}"
+    return said if said.endswith("?") else f"{said}."
 
 
 def is_out_of_memory(error: Exception) -> bool:

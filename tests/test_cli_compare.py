@@ -72,7 +72,7 @@ def test_a_repeat_names_the_number_formats_that_a_trial_chose():
         run.settings.dtype = asked
         run.pair.drafts = {str(n): replace(run.pair.target, dtype=one) for n, one in enumerate(chosen)}
         formats.append(number_formats(request_again(run)))
-    assert formats == [("float16", "int4"), ("float16", "auto"), ("bfloat16", "bfloat16")]
+    assert formats == [("float16", "int4"), ("float16", "trial"), ("bfloat16", "bfloat16")]
     assert "--dtype=bfloat16 --draft-dtype=bfloat16" in command_line(request_again(run))
     run.settings.weights, run.settings.dtype = "int4", "auto"
     assert number_formats(request_again(run))[0] == "int4"

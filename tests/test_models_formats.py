@@ -147,6 +147,7 @@ def test_a_draft_may_also_run_rounded_as_its_pair_says(monkeypatch):
     assert names(draft_formats("int4", "auto", "int8", "cpu", "bfloat16")) == ["int8", *exact]  # the target's alone
     assert names(draft_formats("float32", "auto", "int4", "cpu", "bfloat16")) == ["float32"]
     assert names(draft_formats("float32", "int4", "int8", "cpu", "bfloat16")) == ["int4"]
+    assert names(draft_formats("float32", "trial", "int8", "cpu", "bfloat16")) == ["int8", *exact]
     assert names(draft_formats("auto", "float32", "int4", "cuda:0", "bfloat16")) == ["float32"]
     assert names(draft_formats("auto", "int4", "int4", "cuda:0", "bfloat16")) == ["bfloat16"]  # of a CPU
     assert names(draft_formats("auto", "auto", "int4", "cuda:0", "bfloat16")) == ["bfloat16"]

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 2 * 2**20  # the longest prompt with every character escaped
 MAX_FILE_BODY_BYTES = 60 * 2**20  # a run file of 40 MB as a string within JSON
-MAX_HELD_BYTES = 64 * 2**20  # total of all bodies being read or processed
+MAX_HELD_BYTES = 160 * 2**20  # total of all bodies being read or processed
 FILE_ROUTE = "/component_server"  # where the page sends the run files that visitors open
 UNUSED_ROUTES = (
     "/upload",

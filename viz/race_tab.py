@@ -140,12 +140,14 @@ class _RaceTab:
             chosen = "" if target else set_here(self.backend.pairs(), pair)
             return gr.Markdown(chosen, visible=bool(chosen))
 
-        def choices() -> Any:
-            return gr.Dropdown(choices=lane_choices(self.backend.pairs(), self.examples))
+        def choices(pair: str, target: str) -> Any:
+            pairs = self.backend.pairs()
+            chosen = None if target else pair_named(pair, pairs)
+            return gr.Dropdown(choices=lane_choices([chosen] if chosen else pairs, self.examples))
 
         events = [page.load, self.form.run.click, *(field.change for field in named)]
         gr.on(events, sentence, named, self.form.set_here, trigger_mode="always_last", **QUIET)
-        page.load(choices, None, self.form.fields["lanes"], **QUIET)
+        gr.on([events[0], *events[2:]], choices, named, self.form.fields["lanes"], trigger_mode="always_last", **QUIET)
 
     def wire_facts(self, page: gr.Blocks) -> None:
         """The models and the seconds of the run that the form asks for."""

@@ -59,11 +59,13 @@ class Chosen:
 
 def chosen_here(folder: Path) -> Chosen | None:
     """What this machine's curves chose for the policies in ``folder``, from the files of
-    :mod:`decoding.comparison.kept_costs`; of several the one for the latest curves. Loads no model.
+    :mod:`decoding.comparison.kept_costs`; of several the one for the latest curves in the number formats that a trial
+    chose. Loads no model.
     """
     if not (folder / VALIDATION).is_file():
         return None
-    source, kept = policies_digest(folder), _kept_here(lambda kept: _CHOSEN.validate_python(kept["chosen"]))
+    source = policies_digest(folder)
+    kept = _kept_here(lambda kept: _CHOSEN.validate_python(kept["chosen"]), chosen_formats=True)
     found = (chosen for chosen in kept if chosen.source == source)
     return max(found, key=lambda one: one.measured or "", default=None)
 
@@ -74,10 +76,12 @@ _CHOSEN = TypeAdapter(Chosen)
 def curves_here(sources: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
     """What is kept of the cost curves of drafts on this machine: name -> {costs, target, draft}, all as in the files.
 
-    ``sources``: under which sources a draft may be kept. Of several curves the latest. Loads no model.
+    ``sources``: under which sources a draft may be kept. Of several curves the latest in the number formats that a
+    trial chose. Loads no model.
     """
     found: dict[str, dict[str, Any]] = {}
-    for _, source, curves in sorted(_kept_here(_dated_curves), key=lambda one: one[0]):  # the latest replaces others
+    kept = sorted(_kept_here(_dated_curves, chosen_formats=True), key=lambda one: one[0])
+    for _, source, curves in kept:  # the latest replaces others
         found |= {name: curves for name, possible in sources.items() if source in possible}
     return found
 
@@ -116,14 +120,26 @@ def _times_as_long(ratio: float) -> str:
     return "as long" if abs(ratio - 1) < 0.05 else f"{ratio:.1f} times as long"
 
 
-def _kept_here(read: Callable[[dict[str, Any]], T], pattern: str = "*.json") -> Iterator[T]:
-    """What ``read`` makes of each file of measurements on this machine; what it cannot read is measured again."""
+def _kept_here(
+    read: Callable[[dict[str, Any]], T], pattern: str = "*.json", chosen_formats: bool = False
+) -> Iterator[T]:
+    """What ``read`` makes of each file of measurements on this machine; what it cannot read is measured again.
+
+    ``chosen_formats``: without curves in formats that somebody asked for although a trial chose others.
+    """
     own = asdict(describe_machine())
+    chosen: dict[str, set[str]] = {}
+    if chosen_formats:
+        trials = _kept_here(lambda kept: (kept["model"]["fingerprint"], kept["chosen"]), "format-*.json")
+        for fingerprint, name in trials:
+            chosen.setdefault(fingerprint, set()).add(name)
     for path in costs_folder().glob(pattern):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             kept = json.loads(path.read_bytes())
             machine = kept["machine"] if "machine" in kept else kept["setting"]["machine"]
-            if {**machine, "gpu": None} == {**own, "gpu": None}:
+            models = [kept["setting"][which] for which in ("target", "draft")] if chosen else []
+            unchosen = any(one["dtype"] not in chosen.get(one["fingerprint"], {one["dtype"]}) for one in models)
+            if not unchosen and {**machine, "gpu": None} == {**own, "gpu": None}:
                 yield read(kept)
 
 

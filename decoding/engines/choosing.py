@@ -36,15 +36,15 @@ def target_formats(dtype: str, device: str, stored: str) -> list[WeightFormat]:
 
 
 def draft_formats(dtype: str, asked: str, rounded_to: str, device: str, stored: str) -> list[WeightFormat]:
-    """The formats that a draft may run in: the one ``asked`` for, where it runs on ``device``; else the target's
-    ``dtype``, if it is an exact one; else as its target may, and on a CPU the format ``rounded_to`` that its pair
-    names, too ("auto": none), which comes first.
+    """The formats that a draft may run in: the one ``asked`` for, where it runs on ``device``; else, unless a "trial"
+    is, the target's ``dtype``, if it is an exact one; else as its target may, and on a CPU the format ``rounded_to``
+    that its pair names, too ("auto": none), which comes first.
 
     A draft of rounded weights guesses a little worse, and no text depends on it. Raises UserError.
     """
-    if asked != "auto" and (device == "cpu" or find_format(asked).general):
+    if asked not in ("auto", "trial") and (device == "cpu" or find_format(asked).general):
         return [find_format(asked)]
-    if dtype != "auto" and _asked_for(dtype, device).exact:
+    if dtype != "auto" and asked != "trial" and _asked_for(dtype, device).exact:
         return [find_format(dtype)]
     formats = _unasked(device, stored)
     if device != "cpu" or rounded_to == "auto":

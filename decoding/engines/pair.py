@@ -110,7 +110,7 @@ def load_pair(
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
     ``dtype``: a number format (formats/) of the target, and of drafts if it rounds nothing; ``draft_dtype``: that of
-    drafts; "auto": for each model the fastest that it may run in, found in a trial.
+    drafts, or "trial"; "auto": for each model the fastest that it may run in, found in a trial.
     ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best for each, found in a trial.
     ``progress(message, fraction)`` is called while loading; ``hub`` gives access to the Hub. Raises UserError.
     """

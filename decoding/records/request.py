@@ -18,6 +18,7 @@ FORMATS = tuple(
     sorted(module.name for module in iter_modules([str(Path(__file__).parents[1] / "engines" / "formats")]))
 )
 CHOICES = ("auto", *FORMATS)
+DRAFT_CHOICES = (*CHOICES, "trial")
 Rule = Literal["greedy", "coupling", "sampling"]
 
 MAX_PROMPT_CHARS = 100_000
@@ -49,7 +50,7 @@ class CompareRequest:
     ``draft`` replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
     message to the model, in its chat template, with ``system`` before it ("" is the template's own); False: a text
     to continue; None: the pair's default. ``dtype``: the number format of the target ("auto": the fastest here, in a
-    trial), ``draft_dtype`` that of the drafts; ``weights``: as ``dtype``, in older requests. ``picture``: a scene as
+    trial), ``draft_dtype`` that of drafts; ``weights``: as ``dtype``, in older requests. ``picture``: a scene as
     text, read when the prompt is encoded.
     """
 
@@ -178,10 +179,10 @@ class CompareRequest:
     )
     draft_dtype: str = setting(
         "Drafts' number format",
-        "The number format of the drafts; auto: as --dtype if that rounds nothing, else the fastest in a trial.",
+        "The number format of the drafts; auto: as --dtype if that rounds nothing, else as trial, the fastest in one.",
         "auto",
         row=HIDDEN,
-        words=dict(zip(CHOICES, CHOICES)),
+        words=dict(zip(DRAFT_CHOICES, DRAFT_CHOICES)),
     )
 
 
@@ -282,9 +283,10 @@ def number_formats(settings: _Formats) -> tuple[str, str]:
 
 def check_format(settings: _Formats) -> None:
     """Raises UserError for a format that does not exist, or for two that contradict each other."""
-    for name in (settings.dtype, settings.weights, settings.draft_dtype):
-        if name not in CHOICES:
-            raise UserError(f"The number format must be one of {', '.join(CHOICES)}, not {name[:40]}.")
+    asked = ((settings.dtype, CHOICES), (settings.weights, CHOICES), (settings.draft_dtype, DRAFT_CHOICES))
+    for name, choices in asked:
+        if name not in choices:
+            raise UserError(f"The number format must be one of {', '.join(choices)}, not {name[:40]}.")
     if settings.weights not in ("auto", settings.dtype) and settings.dtype not in ("auto", "bfloat16"):
         raise UserError(f"Two number formats were named, {settings.dtype} and {settings.weights}: name one.")
 

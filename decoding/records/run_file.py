@@ -54,12 +54,16 @@ def run_from_dict(data: Any) -> Run:
 
 
 def request_again(run: Run) -> CompareRequest:
-    """The request that repeats ``run`` exactly, also where a trial would choose other number formats than it did."""
+    """The request that repeats ``run``, also where a trial would choose other number formats than it did; of drafts
+    only if all ran in the same one.
+    """
     asked, target = run.asked, run.pair.target.dtype
     if number_formats(asked)[0] == "auto" and target in CHOICES:
         asked = replace(asked, dtype=target)
     drafts = {draft.dtype for draft in run.pair.drafts.values()} & {*CHOICES}
-    return replace(asked, draft_dtype=drafts.pop()) if len(drafts) == 1 else asked
+    if asked.draft_dtype == "auto" and drafts:
+        asked = replace(asked, draft_dtype=drafts.pop() if len(drafts) == 1 else "trial")
+    return asked
 
 
 def run_of_events(events: Iterable[Event]) -> Run | None:

@@ -105,7 +105,7 @@ def test_an_opened_run(page):
 def test_a_file_that_holds_no_text_is_called_that(page):
     """Not too large, which it would be with a substitute of three bytes for each of its own."""
     open_text(page.locator(".sp-file"), b"\xff" * 5 * 2**20, "photo.json")
-    expect(page.locator(".sp-take .sp-note")).to_have_text("photo.json is not a text file: open a run file (JSON).")
+    expect(page.locator(".sp-take .sp-note")).to_have_text("photo.json is not a text file: open a JSON file.")
 
 
 def test_a_prompt_of_a_hundred_thousand_characters_runs_and_a_longer_one_is_refused(page):

@@ -69,7 +69,7 @@ async function fileText(file) {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch (error) {
-    throw new Error(`${file.name} is not a text file: open a run file (JSON).`, { cause: error });
+    throw new Error(`${file.name} is not a text file: open a JSON file.`, { cause: error });
   }
 }
 

@@ -21,7 +21,7 @@ const LANE_WORDS = {
 
 export class Lessons {
   constructor(learn) {
-    Object.assign(this, { learn, lesson: null, at: 0, results: new Map() });
+    Object.assign(this, { learn, lesson: null, at: 0, results: new Map(), away: null });
     this.node = aria(el("section"), { label: "Lessons" });
     this.progress = memory.read("learn-progress", {});
   }
@@ -94,7 +94,7 @@ export class Lessons {
   moved(steps) {
     if (!this.lesson || this.ended || !this.step.show || this.step.show.view !== "steps" || this.placing) return;
     if (["cost", "own"].includes(steps.steps[steps.at.step].kind)) this.mark("stepped");
-    this.away.hidden = steps.lane === this.shown.lane && steps.at.iteration === this.shown.iteration;
+    if (this.away) this.away.hidden = steps.lane === this.shown.lane && steps.at.iteration === this.shown.iteration;
   }
 
   key(event) {
@@ -263,7 +263,7 @@ export class Lessons {
   laneFor(text = "static:5", model = this.model) {
     if (LANE_WORDS[text]) return LANE_WORDS[text](model) || model.lanes[0];
     const measured = model.lanes.find((lane) => lane.lane === text);
-    return measured || model.simulatedLane(text) || model.lanes[model.lanes.length - 1];
+    return measured || model.simulatedLane(text) || model.lanes.find((lane) => lane.policy === "static") || model.lanes[model.lanes.length - 1];
   }
 
   // -------------------------------------------------------------- saving and printing
