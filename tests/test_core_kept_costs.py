@@ -254,6 +254,22 @@ def test_the_page_reads_the_same_choice_without_models(fitted):
     assert chosen_here(folder) is None, "it was for the policies before"
 
 
+def test_curves_in_a_format_that_no_trial_chose_do_not_speak_for_the_machine(fitted):
+    folder = fitted.pair.draft_folders["small"] / FOLDER
+    fitted.keep(["small"], 100, measured())
+    set_policies(fitted, lambda: False)
+    own, (path,) = chosen_here(folder), costs_folder().glob("*.json")
+    kept = json.loads(path.read_text())
+    target = kept["setting"]["target"]
+    trial = {"model": target, "machine": kept["setting"]["machine"], "chosen": target["dtype"]}
+    later = {"chosen": {**kept["chosen"], "static": 19, "measured": "2999"}, "costs": kept["costs"]}
+    later["setting"] = {**kept["setting"], "target": {**target, "dtype": "int4"}}
+    (costs_folder() / "later.json").write_text(json.dumps(later))
+    assert chosen_here(folder).static == 19, "nothing was tried"
+    (costs_folder() / "format-x.json").write_text(json.dumps(trial))
+    assert chosen_here(folder) == own
+
+
 def test_the_form_offers_the_best_fixed_sl_of_this_machine(fitted, monkeypatch):
     drafts = {"small": str(fitted.pair.draft_folders["small"])}
     described = PairDescription("toy", "Toy", "embedded", "t", drafts, "small", fitted={"small": ["disco"]})

@@ -82,6 +82,25 @@ def test_a_file_that_somebody_adds_is_a_suite(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\xff", "not UTF-8"),
+        (b'["a"]', "line 1 is not a prompt"),
+        (b'{"text": "a"}', "line 1 is not a prompt"),
+        (b'{"prompt": 5}', "must be texts"),
+        (b'{"prompt": "a", "split": "dev"}', "split one of train"),
+        (b'{"prompt": "a", "id": "x"}\n{"prompt": "b", "id": "x"}', "several prompts with the id 'x'"),
+        (b'{"prompt": "a"}', "no prompts for split 'validation' and limit None: name it"),
+    ],
+)
+def test_a_fault_in_one_s_own_suite_is_a_sentence(tmp_path, monkeypatch, content, sentence):
+    monkeypatch.setattr(prompts, "FOLDER", tmp_path)
+    (tmp_path / "mine.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        load_suite("mine", "validation")
+
+
 def test_showcase_prompts_have_titles_and_lanes_that_parse():
     found = load_showcase()
     assert len(found) >= 12 and all(prompt.title and prompt.shows for prompt in found)

@@ -9,6 +9,7 @@ other file there is a suite, too.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +66,8 @@ def load_suite(name: str, split: str | None = None, limit: int | None = None) ->
     if limit is not None:
         prompts = prompts[: max(limit, 0)]
     if not prompts:
-        raise UserError(f"The suite {name!r} has no prompts for split {split!r} and limit {limit}.")
+        why = "" if split is None or limit == 0 else ": name it in some lines"
+        raise UserError(f"The suite {name!r} has no prompts for split {split!r} and limit {limit}{why}.")
     return prompts
 
 
@@ -119,8 +121,15 @@ def _read(name: str) -> list[Prompt]:
         if name in PAPERS:
             raise UserError(f"The data set {name} has not been fetched: run `python -m decoding suites fetch {name}`.")
         raise UserError(f"There is no prompt suite {name!r} in {FOLDER}. Rebuild the suites.")
-    with path.open(encoding="utf-8") as file:
-        return [_parse(line, path, number) for number, line in enumerate(file, 1) if line.strip()]
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path.name} is not UTF-8 text: save it as UTF-8.") from error
+    found = [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
+    twice = [name for name, times in Counter(prompt.id for prompt in found).items() if times > 1]
+    if twice:
+        raise UserError(f"{path.name} has several prompts with the id {twice[0][:40]!r}: each needs its own.")
+    return found
 
 
 def _file(name: str) -> Path:
@@ -132,8 +141,12 @@ def _parse(line: str, path: Path, number: int) -> Prompt:
         fields = json.loads(line)
         split = "test" if number % 3 else "validation"
         own = {"id": f"{path.stem}-{number}", "suite": path.stem, "split": split, "source": ""}
-        return Prompt(**own | fields | {"lanes": tuple(fields.get("lanes", ()))})
-    except (ValueError, TypeError) as error:
+        found = Prompt(**own | fields | {"lanes": tuple(fields.get("lanes", ()))})
+    except (ValueError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path.name}, line {number} is not a prompt ({error}). Fix it or rebuild the suites."
+            f'{path.name}, line {number} is not a prompt such as {{"prompt": "Hello"}} ({error}).'
         ) from error
+    texts = (found.prompt, found.id, found.split)
+    if not all(isinstance(text, str) for text in texts) or found.split not in (*SPLITS, SHOWCASE):
+        raise UserError(f"{path.name}, line {number}: prompt and id must be texts, split one of {', '.join(SPLITS)}.")
+    return found
