@@ -19,7 +19,7 @@ from decoding.records.request import SETTINGS, CompareRequest
 from tests.fakes import fake_pair
 from tests.page_server import write_recordings
 from tests.runs import HOSTILE, make_run
-from viz.choices import BEST_SL, GROUPS, lane_choices, lane_lines, read_lanes
+from viz.choices import BEST_SL, GROUPS, Example, lane_choices, lane_lines, read_lanes
 from viz.estimate import models_sentence, time_sentence
 from viz.settings import command_line, form_of, form_of_run, link_query, read_form, request_of
 
@@ -213,6 +213,10 @@ def test_the_list_of_lanes_has_groups_in_a_row_and_a_line_for_each():
     groups = [lines[label][0] for label in labels]
     assert groups == sorted(groups, key=GROUPS.index)
     of_another = replace(fake_pair(), fitted={"another": ["disco"]})
+    own, other = fake_pair(), replace(fake_pair(), name="other", drafts={"theirs": "x"}, default_draft="theirs")
+    example = Example("An example", "text", ["theirs/static:4", "static:4"])
+    offered = [{lane for _, lane in lane_choices(pairs, [example])} for pairs in ([own, other], [other, own])]
+    assert ["theirs/static:4" in lanes for lanes in offered] == [False, True] and "static:4" in offered[0]
     assert any(label.startswith("DISCO") and "fit first" in label for label, _ in lane_choices([of_another]))
     assert "adaptive candidate lengths" in next(line for label, (_, line) in lines.items() if "SpecDec++" in label)
 

@@ -62,8 +62,8 @@ def missing_policies(pairs: Sequence[PairDescription]) -> set[str]:
 def lane_choices(pairs: Sequence[PairDescription], examples: Sequence[Example] = ()) -> list[tuple[str, str]]:
     """(name on the page, lane) of the offered lanes and those of ``examples``; unfitted policies are marked.
 
-    They stand in the order of GROUPS; others can be typed. The best fixed SL for this machine's costs is there, once it
-    is known.
+    They stand in the order of GROUPS; others can be typed. The first of ``pairs`` is the chosen one: its best fixed SL
+    for this machine's costs is there, once it is known, and no lane of an example with a draft that only others have.
     """
     missing = missing_policies(pairs)
     lanes, names = [*offered_lanes(), NGRAM_LANE], {}
@@ -71,7 +71,8 @@ def lane_choices(pairs: Sequence[PairDescription], examples: Sequence[Example] =
         if best := pair.best_sl.get(pair.default_draft):
             names[f"static:{best}"] = f"{BEST_SL}: {best}"
         lanes += [f"{draft}/static:5" for draft in pair.drafts if draft != pair.default_draft]
-    lanes += [lane for example in examples for lane in example.lanes]
+    of_others = {draft for pair in pairs[1:] for draft in pair.drafts}.difference(*(pair.drafts for pair in pairs[:1]))
+    lanes += [lane for example in examples for lane in example.lanes if parse_lane(lane).draft not in of_others]
     ordered = sorted(dict.fromkeys([*names, *lanes]), key=lambda lane: GROUPS.index(_group(lane)))
     return [(names.get(lane) or _label(lane, missing), lane) for lane in ordered]
 

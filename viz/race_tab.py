@@ -143,7 +143,8 @@ class _RaceTab:
         def choices(pair: str, target: str) -> Any:
             pairs = self.backend.pairs()
             chosen = None if target else pair_named(pair, pairs)
-            return gr.Dropdown(choices=lane_choices([chosen] if chosen else pairs, self.examples))
+            ordered = [chosen, *(one for one in pairs if one is not chosen)] if chosen else pairs
+            return gr.Dropdown(choices=lane_choices(ordered, self.examples))
 
         events = [page.load, self.form.run.click, *(field.change for field in named)]
         gr.on(events, sentence, named, self.form.set_here, trigger_mode="always_last", **QUIET)
