@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..lookahead.lanes import parse_lane
 from ..records.text import counted
-from ..records.trace import Run, Trace
-from .metrics import predicted_speedup, speedup, speedups
+from ..records.trace import Costs, Run, Trace
+from .metrics import predicted_cost, speedup, speedups
 from .run_costs import run_costs
 
 # By how much a longer check may be timed as cheaper than a shorter one (v is fitted through both):
@@ -38,12 +38,13 @@ def contradictions(run: Run) -> list[str]:
     found = []
     if run.costs.contradiction > MAX_CONTRADICTION:
         found.append("longer checks were timed as cheaper than shorter ones")
-    curves = run.costs.verify_curve, run_costs(run).verify_curve
+    own = run_costs(run)
+    curves = run.costs.verify_curve, own.verify_curve
     if any(v[min(6, len(v)) - 1] < MIN_STEP * v[0] for v in curves):
         found.append("checking 6 tokens came out cheaper than producing one")
     elif any(later < MIN_STEP * earlier for v in curves for earlier, later in zip(v, v[1:])):
         found.append("checking more tokens came out cheaper than checking fewer")
-    lanes = [clause for trace in run.lanes if (clause := _against_its_costs(run, trace))]
+    lanes = [clause for trace in run.lanes if (clause := _against_its_costs(run, trace, own))]
     more = [f"{counted(len(lanes) - MOST_LANES, 'other lane')} likewise"] if len(lanes) > MOST_LANES else []
     return [*found, *lanes[:MOST_LANES], *more]
 
@@ -53,8 +54,10 @@ def unsteady(doubtful: Sequence[str]) -> str:
     return f"Timings are unsteady here ({'; '.join(doubtful)}): run it again when nothing else runs on the machine."
 
 
-def _against_its_costs(run: Run, trace: Trace) -> str:
-    """Trees are not compared with v(n): a pass that branches costs more."""
+def _against_its_costs(run: Run, trace: Trace, own: Costs) -> str:
+    """Static lanes are compared with the frozen curves, since ``own`` costs are scaled to meet them; all others with
+    those, since in a long text checks grow for all lanes. Trees are not: a pass that branches costs more than v(n).
+    """
     measured, chain = speedup(run, trace), run.chains.get(trace.draft or "")
     if measured is None or chain is None or not (chain.target and trace.iterations and measured.median):
         return ""
@@ -64,9 +67,10 @@ def _against_its_costs(run: Run, trace: Trace) -> str:
     per_pass = len(trace.output) / len(trace.iterations)
     if MIN_STEP * measured.median > per_pass:
         return f"{came_out} with {per_pass:.2f} tokens per pass of the target"
-    predicted = predicted_speedup(run, trace)
-    if predicted is None or any(it.parents is not None for it in trace.iterations):
+    if any(it.parents is not None for it in trace.iterations):
         return ""
+    costs = run.costs if trace.policy == "static" else own
+    predicted = len(trace.output) * costs.iteration(0, None) / predicted_cost(costs, trace)
     is_near = 1 / MAX_RATIO < predicted / measured.median < MAX_RATIO
     return "" if is_near else f"{came_out}, by the measured costs {predicted:.2f}×"
 
