@@ -146,9 +146,12 @@ class _RaceTab:
             ordered = [chosen, *(one for one in pairs if one is not chosen)] if chosen else pairs
             return gr.Dropdown(choices=lane_choices(ordered, self.examples))
 
-        events = [page.load, self.form.run.click, *(field.change for field in named)]
-        gr.on(events, sentence, named, self.form.set_here, trigger_mode="always_last", **QUIET)
-        gr.on([events[0], *events[2:]], choices, named, self.form.fields["lanes"], trigger_mode="always_last", **QUIET)
+        chosen_again = [page.load, *(field.change for field in named)]
+        for events, act, output in (
+            ([*chosen_again, self.form.run.click], sentence, self.form.set_here),
+            (chosen_again, choices, self.form.fields["lanes"]),
+        ):
+            gr.on(events, act, named, output, trigger_mode="always_last", **QUIET)
 
     def wire_facts(self, page: gr.Blocks) -> None:
         """The models and the seconds of the run that the form asks for."""

@@ -17,7 +17,6 @@ import numpy as np
 from ..records.trace import Costs, Run, Trace
 
 MIN_ITERATIONS = 3  # iterations of a size, below which the curve is trusted more than the clock
-
 CERTAIN, UNMEASURED = 1e6, 1e-3  # weights, in iterations, of the unit v(1) and of sizes that hardly ran
 
 Measured = Mapping[int, list[float]]  # size -> the cost of each iteration of that size
