@@ -223,6 +223,15 @@ def test_shaped_pairs_agree_until_noise_parts_them():
     assert [one.name for one in report.passes] == ["target", "draft"]
 
 
+@pytest.mark.parametrize(("named", "shapes"), [("", len(SHAPES)), ("small", 0)])
+def test_shapes_are_measured_where_no_pair_is_named(monkeypatch, named, shapes):
+    monkeypatch.setattr(runs, "choose_device", lambda device: device)
+    monkeypatch.setattr(runs, "_described", lambda pair, target, draft: ["a pair"])
+    monkeypatch.setattr(runs, "_bench_described", lambda described, work: described)
+    monkeypatch.setattr(runs, "bench_shape", lambda shape, work: shape.name)
+    assert runs.bench_all(named, "", "", ON_GPU) == ["a pair", *(one.name for one in SHAPES[:shapes])]
+
+
 def test_a_shape_that_does_not_fit_is_left_out_with_a_sentence(monkeypatch):
     shape = SHAPES[1]
     assert memory_of(shape, "bfloat16") == pytest.approx(2 * 2 * 1.1 * 10.2e9, rel=0.02)  # 8.0e9 and 1.9e9, caches

@@ -156,6 +156,25 @@ def test_whoever_decides_after_each_guess_pays_for_waiting(pairs, monkeypatch):
         assert found == [0.0, pytest.approx(waiting)]
 
 
+def test_a_tree_that_waits_is_measured_as_large_as_its_cost_lets_it_grow(pairs, monkeypatch):
+    """Two draft passes take 1.2 more than twice c = 0.1: over six guesses at no cost, then over the two that they leave."""
+    weighed = []
+
+    def decoded(prepared, lane, costs, n_tokens):
+        weighed.append(costs.decision.get("costtree"))
+        n = 6 if weighed[-1] is None else 2
+        return [SimpleNamespace(drafted=[1] * n, times=(1.4, 0.0, 0.0, 0.0), reads=2)]
+
+    monkeypatch.setattr("decoding.comparison.costs.warm_up", decoded)
+    for pair, spent, weights in zip(pairs, (0.0, 0.6), ([None], [None, pytest.approx(0.2)])):
+        prepared = prepare(CompareRequest(PROMPT, lanes=["costtree"]), pair)
+        assert measure_decision(prepared, prepared.lanes[0], make_costs(0.1, drafts=["draft"], target_s=1.0)) == (
+            pytest.approx(spent)
+        )
+        assert weighed == weights
+        weighed.clear()
+
+
 def test_the_other_rules_work_with_the_engine_too(pairs):
     found = run(pairs[1], lanes=FEW, rule="coupling", temperature=0.8)
     assert all(trace.verdict.same for trace in found.lanes)

@@ -38,7 +38,10 @@ Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a benchmark is to do: ``limit`` prompts, ``repeats`` runs of each contender, on so many CPU ``cores``."""
+    """What a benchmark is to do: ``limit`` prompts, ``repeats`` runs of each contender, on so many CPU ``cores``.
+
+    ``compiled``: with transformers' compiled static cache where there is a GPU.
+    """
 
     limit: int
     repeats: int
@@ -46,6 +49,7 @@ class Work:
     device: str = "cpu"
     dtype: str = "auto"
     cores: int = 1
+    compiled: bool = True
     progress: Progress = lambda message, fraction: None
 
 
@@ -99,7 +103,7 @@ def bench_pair(pair: Pair, hf_target: Any, hf_draft: Any, prompts: list[list[int
     """Our lanes on ``pair`` against transformers on the same weights. ``prompts``: token ids each."""
     info = pair.target.info
     on_gpu = info.device.startswith("cuda")
-    offered = transformers_contenders(hf_target, hf_draft, compiled=on_gpu)
+    offered = transformers_contenders(hf_target, hf_draft, compiled=on_gpu and work.compiled)
     choices = (1, work.cores) if work.cores > 1 and info.device == "cpu" else (info.threads,)
     # On a GPU try the longest text: a static cache that grows later is recompiled during a timed text.
     tried = (max(prompts, key=len), work.max_new_tokens) if on_gpu else (prompts[0], min(24, work.max_new_tokens))

@@ -22,10 +22,10 @@ from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_pro
 
 
 def bench_all(pair: str, target: str, draft: str, work: Work) -> list[Report]:
-    """Reports against transformers: on the named pair ("": on all embedded ones), on CUDA also on the shaped pairs."""
+    """Reports against transformers: on the named pair; "": on all embedded ones, on CUDA also on the shaped pairs."""
     work = replace(work, device=choose_device(work.device))
     reports = [_bench_described(one, work) for one in _described(pair, target, draft)]
-    if work.device.startswith("cuda") and not target:
+    if work.device.startswith("cuda") and not (pair or target):
         reports += [bench_shape(shape, work) for shape in SHAPES]
     return reports
 

@@ -52,6 +52,9 @@ def bench(
     device: Device = "cpu",
     dtype: Dtype = "auto",
     weights: Annotated[str, typer.Option(help="Our target's: auto or int4; transformers uses --dtype.")] = "auto",
+    compiled: Annotated[
+        bool, typer.Option(help="On a GPU, also transformers' static cache, whose compilation takes minutes.")
+    ] = True,
     folder: Annotated[Path | None, typer.Option("--out", help="Write bench.json and bench.md here.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +67,7 @@ def bench(
         make_folder(folder)
     with progress_bar("Starting") as progress:
         form = dtype if weights == "auto" else weights
-        work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1, progress)
+        work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1, compiled, progress)
         run = {"transformers": bench_all, "llamacpp": bench_against_llamacpp, "recorder": bench_recording}[
             against.value
         ]

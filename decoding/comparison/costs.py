@@ -16,7 +16,7 @@ import numpy as np
 
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
-from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, PlannedPolicy
+from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, PlannedPolicy, TreePolicy
 from ..lookahead.lanes import Lane
 from ..loop.acceptance import AcceptanceRule, Greedy
 from ..loop.clock import DRAFT, POLICY, REST, VERIFY, make_clock
@@ -233,18 +233,34 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
     """
     if lane.is_plain or lane.is_oracle:
         return 0.0
-    decoded = [it for it in warm_up(prepared, lane, costs, n_tokens) if it.drafted]
-    spent = sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in decoded)
-    return _trimmed_mean(spent) / costs.target_s + _waiting(prepared, lane, costs, decoded) if spent else 0.0
+    found = _decision_of(warm_up(prepared, lane, costs, n_tokens), prepared, lane, costs)
+    if found and isinstance(prepared.policy(lane), TreePolicy) and _waits(prepared, lane):
+        # Waits come with draft passes. At no cost a tree has many guesses to each, at their cost few: measure it so.
+        costs = replace(costs, decision={**costs.decision, lane.policy: found})
+        found = _decision_of(warm_up(prepared, lane, costs, n_tokens), prepared, lane, costs) or found
+    return found
+
+
+def _decision_of(decoded: Sequence[RawIteration], prepared: Prepared, lane: Lane, costs: Costs) -> float:
+    """The cost of ``lane``'s features and decisions per drafted token in these iterations; 0 without guesses."""
+    drafting = [it for it in decoded if it.drafted]
+    spent = sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in drafting)
+    return _trimmed_mean(spent) / costs.target_s + _waiting(prepared, lane, costs, drafting) if spent else 0.0
+
+
+def _waits(prepared: Prepared, lane: Lane) -> bool:
+    """Whether ``lane`` waits for each guess of a draft that is timed in chains that are planned."""
+    planned = isinstance(prepared.policy(lane), PlannedPolicy)
+    return not planned and isinstance(prepared.source(prepared.draft_of(lane)), DeviceDraft)
 
 
 def _waiting(prepared: Prepared, lane: Lane, costs: Costs, decoded: Sequence[RawIteration]) -> float:
     """What a guess of ``lane`` cost beyond c, over ``target_s``, if its draft is timed in chains that are planned: the
     median, since a graph may have been recorded in some iterations.
     """
-    draft = prepared.draft_of(lane)
-    if isinstance(prepared.policy(lane), PlannedPolicy) or not isinstance(prepared.source(draft), DeviceDraft):
+    if not _waits(prepared, lane):
         return 0.0
+    draft = prepared.draft_of(lane)
     assert draft is not None, "an n-gram draft is no model on a device"
     step = costs.draft_step[draft]
     beyond = [
