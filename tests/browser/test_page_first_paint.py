@@ -163,6 +163,15 @@ def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_r
     finished(page)
 
 
+def test_on_a_phone_the_form_with_the_run_button_that_a_link_speaks_of_is_open(visit, page_url):
+    page = visit(f"{page_url}?prompt=Once+upon", viewport={"width": 390, "height": 800})
+    expect(page.locator(".sp-status")).to_contain_text("press Run")
+    expect(page.locator("#run")).to_be_visible()
+    expect(page.locator(".sp-unfold")).to_have_attribute("aria-expanded", "true")
+    settled(page)
+    expect(page.locator("#prompt textarea")).to_have_value("Once upon")
+
+
 class Measured(ScriptedBackend):
     """Measures what its machine's costs choose between two visits."""
 

@@ -48,6 +48,13 @@ document.addEventListener("click", (event) => {
   if (fold) aria(fold, { expanded: fold.closest(".sp-form").classList.toggle("sp-open") });
 });
 
+/** Opens the form on phones, as soon as Gradio has drawn it. */
+export function unfold() {
+  const fold = document.querySelector(".sp-unfold");
+  if (!fold) setTimeout(unfold, 100);
+  else if (fold.getAttribute("aria-expanded") === "false") fold.click();
+}
+
 /** Gradio opens a list at any key in its field, at Tab after the focus has gone: the list would stay, over the page. */
 document.addEventListener("keydown", (event) => {
   if (event.key === "Tab" && event.target.getAttribute("role") === "combobox") event.stopPropagation();

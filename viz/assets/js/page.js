@@ -7,6 +7,7 @@ import { RUN_FILE, ask, copied, memoryOfTab, opener, orSay, runId, save, unpackR
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
 import { mount } from "../../player/js/main.js";
 import { asksForAnother, packedRun, reloaded, takeOver } from "./early.js";
+import { unfold } from "./form.js";
 import { carry, explain } from "./learn.js";
 import { Plots } from "./plots.js";
 import { Status } from "./status.js";
@@ -55,8 +56,12 @@ class Race {
     } else if (asksForAnother(query)) {
       this.root.hidden = true;  // until there is a run to show: an unrelated one must not play meanwhile
       this.status.say("The form is filled in from this link: press Run.");
+      unfold();
     } else if (value) this.receive(value);
-    else this.status.say("There is no recorded run here: press Run to make one.");
+    else {
+      this.status.say("There is no recorded run here: press Run to make one.");
+      unfold();
+    }
     if (before.underway) this.queue = this.queue.then(() => this.offerAgain(before.timed));
   }
 
