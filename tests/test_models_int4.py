@@ -117,7 +117,7 @@ def test_a_drafts_reduced_head_takes_eight_bits():
 
 def test_every_lane_writes_the_plain_text_of_the_format(folders):
     words = ["--target", folders[0], "--draft", folders[1], "--limit=2", "--max-new-tokens=12", "--longest=3"]
-    ended = command("lossless", *words, "--weights=int4", "--json")
+    ended = command("lossless", *words, "--dtype=int4", "--json")
     found, pair = json.loads(ended.out[ended.out.index("{") :]), load(folders)
     assert ended.status == 0 and found["equal"] == found["compared"] > 20
     text = plain_reference(pair)(pair.encode_prompt("ababab"), 12)

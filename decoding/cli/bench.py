@@ -51,7 +51,6 @@ def bench(
     max_new_tokens: Annotated[int, typer.Option(help="The length of each text, in tokens.", min=8)] = 128,
     device: Device = "cpu",
     dtype: Dtype = "auto",
-    weights: Annotated[str, typer.Option(help="Our target's: auto or int4; transformers uses --dtype.")] = "auto",
     compiled: Annotated[
         bool, typer.Option(help="On a GPU, also transformers' static cache, whose compilation takes minutes.")
     ] = True,
@@ -66,8 +65,7 @@ def bench(
     if folder is not None:
         make_folder(folder)
     with progress_bar("Starting") as progress:
-        form = dtype if weights == "auto" else weights
-        work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1, compiled, progress)
+        work = Work(limit, repeats, max_new_tokens, device, dtype, os.cpu_count() or 1, compiled, progress)
         run = {"transformers": bench_all, "llamacpp": bench_against_llamacpp, "recorder": bench_recording}[
             against.value
         ]
@@ -108,11 +106,8 @@ def lossless(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto; the reference runs on the CPU.")] = "cpu",
     dtype: Annotated[
-        str, typer.Option(help="float32: against generate. bfloat16: against the target's own plain decoding.")
+        str, typer.Option(help="float32: against generate. Another format: against the target's own plain decoding.")
     ] = "float32",
-    weights: Annotated[
-        str, typer.Option(help="int4: the target in four bits, against its own plain decoding.")
-    ] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32.
@@ -123,9 +118,7 @@ def lossless(
     from ..engines.pair import load_pair
     from ..records.suites import load_suite, suites_for
 
-    loaded = load_pair(
-        pair, target, draft if target else "", dtype=dtype if weights == "auto" else weights, device=device
-    )
+    loaded = load_pair(pair, target, draft if target else "", dtype=dtype, device=device)
     if draft and not target:
         loaded.draft(draft)  # raises UserError for an unknown name
         loaded.default_draft = draft

@@ -283,7 +283,7 @@ def setting_lines(setting: Setting) -> list[str]:
         f"{counted(setting.threads, 'thread')}, on {setting.machine.where}; {setting.created}.",
         f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; all choices were made on "
-        f"{setting.validation_prompts} validation prompts.",
+        f"{counted(setting.validation_prompts, 'validation prompt')}.",
         f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.verify(6):.2f} and over 21 "
         f"{costs.verify(21):.2f} times that; c: {drafts}{_first_steps(costs)}; loop {costs.overhead:.3f}.",
         *_decision_lines(setting),
