@@ -157,7 +157,7 @@ def test_whoever_decides_after_each_guess_pays_for_waiting(pairs, monkeypatch):
 
 
 def test_a_tree_that_waits_is_measured_as_large_as_its_cost_lets_it_grow(pairs, monkeypatch):
-    """Two draft passes take 1.2 more than twice c = 0.1: over six guesses at no cost, then over the two that they leave."""
+    """Two draft passes take 1.2 more than twice c = 0.1: over six guesses, then over the two that they leave."""
     weighed = []
 
     def decoded(prepared, lane, costs, n_tokens):
