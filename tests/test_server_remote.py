@@ -3,6 +3,7 @@
 What every backend does with a run, this one too: test_backends_contract.py. Faults between them: test_server_faults.py.
 """
 
+import asyncio
 import itertools
 import json
 import subprocess
@@ -19,6 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from decoding.backends.local import LocalBackend
 from decoding.backends.metrics import Metrics
 from decoding.backends.remote import RemoteBackend
+from decoding.backends.server import Limits, Session, _EventsResponse
+from decoding.backends.stream import EventStream
 from decoding.errors import UserError
 from decoding.records.events import Event, event_to_json
 from decoding.records.request import Grant
@@ -27,7 +30,7 @@ from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, begin, compare, last_sentence, small_request
 from tests.page_fakes import ScriptedBackend
 from tests.serving import BODY, answered, compare_through_cuts, served_at
-from tests.waiting import wait_until
+from tests.waiting import in_own_loop, wait_until
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["never read", "cut in the midst"])
@@ -42,6 +45,31 @@ def test_a_run_that_nobody_reads_ends_after_the_time_of_grace(cut):
                 next(line for line in response.iter_lines() if json.loads(line)["kind"] == "iterations")
         wait_until(lambda: "nothing is running" in RemoteBackend(url).status())
         assert web.get(f"{run}/events").status_code == 404
+
+
+def test_a_reader_who_is_gone_leaves_the_run_to_the_time_of_grace_which_ends_it_once():
+    """Also one who is gone before the answer begins; and nothing is left to end a later run of the same name."""
+    ended: list[str] = []
+
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict) -> None:
+        await asyncio.sleep(60)
+
+    async def leave() -> None:
+        sessions = []
+        for run in ("one", "two"):
+            stream = EventStream(run, lambda cancel: iter(()), str)  # it says nothing, and goes on
+            sessions.append(Session(stream, b"", Limits(grace_s=0.05), ended.append))
+        await _EventsResponse(sessions[0], 0)({"type": "http"}, gone, send)
+        reader = sessions[1].take_over(0)
+        sessions[1].expire()
+        sessions[1].leave(reader)
+        await asyncio.sleep(0.5)
+
+    in_own_loop(leave())
+    assert ended == ["two", "one"]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +87,7 @@ def url():
         (b'{"kind": "shell", "options": {}}', 400, "kind must be"),
         (b'{"kind": "compare", "options": {"prompt": ""}}', 400, "empty"),
         (b'{"kind": "compare", "options": {"prompt": "x", "fancy": 1}}', 400, "fancy: is the front end of the same"),
+        (b'{"kind": "compare", "options": {"prompt": "x", "\\ud800": 1}}', 400, "does not know the setting"),
         (b'{"kind": "compare", "options": {"prompt": "x", "target": "a/b", "draft": "c/d"}}', 400, "lists"),
         (b'{"kind": "compare", "options": {"prompt": "x", "max_new_tokens": true}}', 400, "not True"),
         (b"[" * 100_000, 400, "must be JSON"),

@@ -17,14 +17,14 @@ import json
 import logging
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -64,47 +64,46 @@ class Session:
     def __init__(self, stream: EventStream[str], body: bytes, limits: Limits, forget: Callable[[str], None]) -> None:
         self.stream, self.body = stream, body
         self._limits, self._forget = limits, forget
-        self._reader = 0  # a newer reader takes over from an older one
+        self._reader = 0  # the number of the newest one, which takes over from an older one
         self.is_read = False  # a reader was given the last event
-        self._expire_later()
+        self._grace = self._begin_grace()
 
     def take_over(self, start: int) -> int:
-        """Registers a new reader, from event ``start`` on; returns the reader's number."""
+        """Registers a new reader, from event ``start`` on; returns its number. It must :meth:`leave` at its end."""
         if start > self.stream.next:
             raise HTTPException(400, f"Event {start} does not exist yet: request {self.stream.next}.")
+        self._grace.cancel()
         self._reader += 1
         return self._reader
 
-    async def lines(self, start: int, reader: int) -> AsyncGenerator[str, None]:
+    def leave(self, reader: int) -> None:
+        """That reader is gone: without another one, the run ends after the time of grace."""
+        if reader == self._reader:
+            self._grace = self._begin_grace()
+
+    async def lines(self, start: int, reader: int) -> AsyncIterator[str]:
         """Lines from number ``start`` on, to the run's last; heartbeats in between."""
         at = start
-        try:
-            while reader == self._reader:
-                try:
-                    lines = await asyncio.wait_for(self.stream.read(at), self._limits.heartbeat_s)
-                    at += len(lines)
-                except asyncio.TimeoutError:
-                    lines = [HEARTBEAT]
-                if not lines:
-                    return
-                self.is_read = self.stream.ended and at == self.stream.next
-                yield "".join(lines)
-        finally:
-            if reader == self._reader:
-                self._expire_later()
-
-    def _expire_later(self) -> None:
-        asyncio.get_running_loop().call_later(self._limits.grace_s, self._expire_unread, self._reader)
-
-    def _expire_unread(self, reader: int) -> None:
-        """Ends the run unless someone has come to read it after ``reader``."""
-        if reader == self._reader:
-            self.expire()
+        while reader == self._reader:
+            try:
+                lines = await asyncio.wait_for(self.stream.read(at), self._limits.heartbeat_s)
+                at += len(lines)
+            except asyncio.TimeoutError:
+                lines = [HEARTBEAT]
+            if not lines:
+                return
+            self.is_read = self.stream.ended and at == self.stream.next
+            yield "".join(lines)
 
     def expire(self) -> None:
-        """Ends the run because it has no reader."""
+        """Ends the run; its reader, if there is one, gets no more."""
+        self._grace.cancel()
+        self._reader += 1
         self.stream.close()
         self._forget(self.stream.run)
+
+    def _begin_grace(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._limits.grace_s, self.expire)
 
 
 class Sessions:
@@ -186,18 +185,18 @@ def _check_known(options: dict[str, Any]) -> None:
 
 
 class _EventsResponse(StreamingResponse):
-    """Lines of JSON; closes their generator when the connection ends in any way."""
+    """A session's lines from number ``start`` on, for a new reader, who leaves however the connection ends."""
 
-    def __init__(self, lines: AsyncGenerator[str, None]) -> None:
+    def __init__(self, session: Session, start: int) -> None:
+        self._session, self._reader = session, session.take_over(start)
         unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # for proxies in between
-        super().__init__(lines, 200, unbuffered, "application/x-ndjson")
-        self._lines = lines
+        super().__init__(session.lines(start, self._reader), 200, unbuffered, "application/x-ndjson")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self._lines.aclose()
+            self._session.leave(self._reader)
 
 
 def create_app(backend: Backend, token: str = "", limits: Limits | None = None) -> FastAPI:
@@ -228,10 +227,12 @@ def create_app(backend: Backend, token: str = "", limits: Limits | None = None) 
     return app
 
 
-async def _explain(request: Request, error: Exception) -> JSONResponse:
+async def _explain(request: Request, error: Exception) -> Response:
+    status, headers, sentence = 400, None, str(error)
     if isinstance(error, HTTPException):
-        return JSONResponse({"message": error.detail}, error.status_code, error.headers)
-    return JSONResponse({"message": str(error)}, 400)
+        status, headers, sentence = error.status_code, error.headers, error.detail
+    # In ASCII: a sentence may quote what the client sent, and half of a character cannot be encoded.
+    return Response(json.dumps({"message": sentence}), status, headers, "application/json")
 
 
 def _guard(token: str) -> Callable[[Request], None]:
@@ -268,8 +269,7 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any) -> None:
         start = request.query_params.get("from", "0")
         if not start.isascii() or not start.isdigit() or len(start) > 12:
             raise HTTPException(400, "from must be the number of an event.")
-        session = app.state.sessions.get(run)
-        return _EventsResponse(session.lines(int(start), session.take_over(int(start))))
+        return _EventsResponse(app.state.sessions.get(run), int(start))
 
     @app.delete("/runs/{run}", dependencies=[guarded], status_code=204)
     async def cancel(run: str) -> None:
