@@ -151,8 +151,6 @@ class NeverStarts:
 class FakeBackend(Backend):
     """A Backend without a process: every stream runs where it is read."""
 
-    name = "fake"
-
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str):
         yield "queued", {"place": 0}
         try:

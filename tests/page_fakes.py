@@ -27,8 +27,6 @@ def pair_in(folder: Path) -> PairDescription:
 class ScriptedBackend(FakeBackend):
     """One comparison at a time, in order of arrival; an iteration every ``pause_s``. ``options``: of make_run."""
 
-    name = "scripted"
-
     def __init__(self, pause_s: float = 0.0, **options: Any) -> None:
         super().__init__()
         self.pause_s, self.options = pause_s, options

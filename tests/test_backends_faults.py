@@ -192,7 +192,7 @@ def test_a_page_that_answers_with_something_else_is_no_space(monkeypatch, event)
 
 
 def test_it_is_chosen_by_its_name():
-    assert choose_backend(url="space:owner/name").name == "space"
+    assert isinstance(choose_backend(url="space:owner/name"), SpaceBackend)
     for place in ("owner", "../x", "a/b/c", ""):
         with pytest.raises(UserError, match="is not a Space"):
             choose_backend(url=f"space:{place}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from decoding.backends import local
+from decoding.backends import base, local
 from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
 from decoding.records.request import Grant
@@ -188,6 +188,14 @@ def test_a_public_deployment_grants_less(make_backend, monkeypatch):
     assert "would decode" in last_sentence(compare(backend, max_new_tokens=512, repeats=50))
     assert "shared" in last_sentence(list(backend.run_job("count", {"n": 1}, threading.Event())))
     assert compare(backend)[-1].kind == "finished"
+
+
+def test_what_is_kept_of_a_pair_s_costs_is_said_once_however_often_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(base, "curves_here", lambda sources: {name: {"target": {}} for name in sources})
+    monkeypatch.setattr(base, "format_here", lambda target: "The fastest.")
+    monkeypatch.setattr(base, "chosen_here", lambda folder: None)
+    for pair in [*base.pairs_here(), *base.pairs_here()]:
+        assert pair.set_here == dict.fromkeys(pair.drafts, "The fastest.")
 
 
 def test_closing_ends_the_worker_reaches_everyone_and_leaves_no_files(make_backend, monkeypatch, tmp_path):

@@ -22,17 +22,23 @@ from ..records.request import CompareRequest, Grant, check_granted, check_reques
 
 def pairs_here() -> list[PairDescription]:
     """All named pairs, with the kept cost curves of this machine and what they chose for the drafts' policies."""
-    pairs = describe_pairs()
-    for pair in pairs:
-        for draft in (name for name, fitted in pair.fitted.items() if fitted):
-            chosen = chosen_here(Path(pair.drafts[draft]) / POLICIES)
-            if chosen is not None:
-                pair.best_sl[draft], pair.set_here[draft] = chosen.static, chosen.sentence()
-        pair.curves = curves_here({name: (f"{pair.name}/{name}", source) for name, source in pair.drafts.items()})
-        for draft, kept in pair.curves.items():
-            if why := format_here(kept["target"]):
-                pair.set_here[draft] = f"{pair.set_here.get(draft, '')} {why}".strip()
-    return list(map(_as_large, pairs))
+    return [_as_large(_with_costs(pair)) for pair in describe_pairs()]
+
+
+def _with_costs(pair: PairDescription) -> PairDescription:
+    """``pair``, which may be one of all callers' presets, with what is kept of its costs on this machine."""
+    best_sl: dict[str, int] = {}
+    said: dict[str, list[str]] = {}
+    for draft in (name for name, fitted in pair.fitted.items() if fitted):
+        chosen = chosen_here(Path(pair.drafts[draft]) / POLICIES)
+        if chosen is not None:
+            best_sl[draft], said[draft] = chosen.static, [chosen.sentence()]
+    curves = curves_here({name: (f"{pair.name}/{name}", source) for name, source in pair.drafts.items()})
+    for draft, kept in curves.items():
+        if why := format_here(kept["target"]):
+            said.setdefault(draft, []).append(why)
+    set_here = {draft: " ".join(sentences) for draft, sentences in said.items()}
+    return replace(pair, best_sl=best_sl, set_here=set_here, curves=curves)
 
 
 def _as_large(pair: PairDescription) -> PairDescription:
@@ -58,8 +64,6 @@ class Backend(ABC):
     refused before it enters the queue.
     """
 
-    name: str
-    live = True  # False: only recorded runs can be shown
     only_comparisons = ""  # the sentence that refuses other jobs; "": they run, too
 
     def __init__(self, grant: Grant | None = None) -> None:

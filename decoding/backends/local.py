@@ -55,8 +55,6 @@ class LocalBackend(Backend):
     ``grant``: the most that a job may request; a public deployment grants less.
     """
 
-    name = "local"
-
     def __init__(
         self, runner: Callable[[], Any] | None = None, max_waiting: int = MAX_WAITING, grant: Grant | None = None
     ) -> None:

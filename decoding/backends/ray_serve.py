@@ -118,8 +118,6 @@ class RayBackend(Backend):
     ``reader``: the name of the actor that uses it, whose runs are ended if it is lost; "" if it is none.
     """
 
-    name = "ray"
-
     def __init__(self, devices: DeploymentHandle, grant: Grant, reader: str = "") -> None:
         super().__init__(grant)
         self._reader = reader

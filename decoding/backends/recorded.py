@@ -74,8 +74,6 @@ def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingI
 class RecordedBackend(Backend):
     """The run files of one folder. Its ``index.json`` has order and titles; unlisted files come last."""
 
-    name = "recorded"
-    live = False
     only_comparisons = NOTHING_LIVE
 
     def __init__(self, folder: str | Path = RECORDINGS) -> None:

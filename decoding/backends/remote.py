@@ -32,8 +32,6 @@ class RemoteBackend(Backend):
     ``patience_s``: how long to retry without an answer. Raises UserError for an invalid address or token.
     """
 
-    name = "remote"
-
     def __init__(
         self,
         url: str,

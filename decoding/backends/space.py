@@ -36,7 +36,6 @@ class SpaceBackend(Backend):
     that a ZeroGPU Space charges the user's quota. Raises UserError for an invalid place.
     """
 
-    name = "space"
     only_comparisons = "A Space only runs comparisons: evaluate on your own machine."
 
     def __init__(self, place: str) -> None:

@@ -36,7 +36,6 @@ class ZeroGPUBackend(Backend):
     offered, since a fork cannot keep what it loads.
     """
 
-    name = "zerogpu"
     only_comparisons = "This takes longer than a GPU is lent to one visitor: run it on a machine of your own."
 
     def __init__(self, runner: JobRunner | None = None) -> None:
