@@ -6,7 +6,7 @@ import logging
 import queue
 import sys
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -35,14 +35,14 @@ PART = "part"  # the kind of a job that is a part of an evaluation; not for clie
 class Jobs:
     """Runs a job and yields ``(kind, data)`` pairs, the last one ``finished``. Raises UserError, Cancelled.
 
-    Imports torch only when a job needs it. ``device`` as in :func:`decoding.engines.pair.load_pair`.
+    Imports torch only when a job needs it. ``device`` as in :func:`decoding.engines.pair.load_pair`. ``costs``: runs
+    weigh these instead of this machine's.
     """
 
     sets_lanes = True  # learned policies run with the thresholds chosen for this machine's costs
-    costs: Costs | None = None  # runs weigh these instead of this machine's
 
-    def __init__(self, device: str = "auto") -> None:
-        self._device = device
+    def __init__(self, device: str = "auto", costs: Costs | None = None) -> None:
+        self._device, self._costs = device, costs
         self._key: Key | None = None
         self._known: KnownCosts | None = None
         self._loading: Loading | None = None
@@ -170,7 +170,7 @@ class Jobs:
     def _know(self, pair: Pair, key: Key) -> KnownCosts:
         from ..comparison.kept_costs import KnownCosts
 
-        self._key, self._known = key, KnownCosts(pair, sets_lanes=self.sets_lanes, given=self.costs)
+        self._key, self._known = key, KnownCosts(pair, sets_lanes=self.sets_lanes, given=self._costs)
         return self._known
 
 
@@ -208,10 +208,7 @@ class Loading:
         while not self._future.done():
             if busy():
                 return False
-            try:
-                self._future.exception(timeout=POLL_S)
-            except TimeoutError:
-                pass
+            wait([self._future], POLL_S)
         return True
 
     def end(self) -> None:

@@ -108,7 +108,7 @@ def _name_of(number: int) -> str:
 def _environment() -> dict[str, str]:
     paths = [path for path in sys.path if path and os.path.isdir(path)]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": os.pathsep.join([root, *paths])}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *paths])}
 
 
 @contextmanager

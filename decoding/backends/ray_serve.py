@@ -302,20 +302,21 @@ class Replicas:
 
     def __init__(self, address: str) -> None:
         join_cluster(address)
-        try:
-            if self.running() == 0:
-                raise UserError(f"No replica runs on the Ray cluster at {address} yet: try again in a moment.")
-            self.backend = RayBackend(serve.get_deployment_handle(DEVICE, APPLICATION), Grant())
-        except (KeyError, RayServeException) as error:
-            raise UserError(
-                f"Speculoscope does not run on the Ray cluster at {address}: start it with "
-                "python -m decoding serve --ray."
-            ) from error
+        self._address = address
+        if self.running() == 0:
+            raise UserError(f"No replica runs on the Ray cluster at {address} yet: try again in a moment.")
+        self.backend = RayBackend(serve.get_deployment_handle(DEVICE, APPLICATION), Grant())
 
     def running(self) -> int:
-        """How many run now. Raises KeyError where the application is not there."""
-        states = serve.status().applications[APPLICATION].deployments[DEVICE].replica_states
-        return sum(n for state, n in states.items() if state == "RUNNING")
+        """How many run now. Raises UserError where the application is not, or no longer, there."""
+        try:
+            states = serve.status().applications[APPLICATION].deployments[DEVICE].replica_states
+        except (KeyError, RayServeException) as error:
+            raise UserError(
+                f"Speculoscope does not run on the Ray cluster at {self._address}: start it with "
+                "python -m decoding serve --ray."
+            ) from error
+        return states.get("RUNNING", 0)
 
     def close(self) -> None:
         """Leave the cluster, which keeps running."""
@@ -349,7 +350,7 @@ def join_cluster(address: str, **options: Any) -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    runtime_env = {"env_vars": {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}}
+    runtime_env = {"env_vars": {"PYTHONPATH": str(ROOT)}}
     try:
         ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
     except Exception as error:  # of any kind: one that does not start in time raises a bare Exception

@@ -86,11 +86,9 @@ def _repeated(run: Run, image: Path | None) -> tuple[CompareRequest, Jobs]:
     """
     if is_recorded(run):
         raise UserError(NOT_AGAIN)
-    jobs = FittedJobs()
-    jobs.costs = run.costs
     held = run.picture.file if run.picture else ""
     picture = _picture("", image) or held or run.asked.picture
-    return replace(request_again(run), picture=picture), jobs
+    return replace(request_again(run), picture=picture), FittedJobs(costs=run.costs)
 
 
 def run_here(
