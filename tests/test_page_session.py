@@ -98,6 +98,13 @@ def test_a_race_is_reported_in_numbered_deltas_and_ends_with_its_payload(begin, 
     assert len(sent) == len(run.lanes[1].iterations)
 
 
+def test_a_recording_with_which_a_page_without_models_answers_is_called_one(tmp_path):
+    backend = RecordedBackend(write_recordings(tmp_path))
+    store, settings = RunStore(backend), backend.load("first").settings
+    last = collect(lambda: race_stream(backend, store, settings))[-1]["events"][-1]
+    assert last["data"]["payload"]["badge"]["kind"] == store.origin("first") == "recorded"
+
+
 def test_there_is_a_result_from_the_first_replay_on(begin):
     async def run() -> list[bool]:
         return [has_result async for _, has_result in Visits().deltas(lambda: begin(0.02), "ann", "race")]

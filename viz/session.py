@@ -27,7 +27,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_dict
 
 from .player.names import lane_heading
-from .player.payload import prompt_end, run_payload
+from .player.payload import prompt_end
 from .store import RunStore
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def race_stream(backend: Backend, store: RunStore, request: CompareRequest) -> E
         data = dict(event.data)
         run = run_from_dict(data.pop("run"))
         store.add(run)
-        return Event(event.run, event.seq, event.kind, {**data, "payload": run_payload(run, origin="live")})
+        return Event(event.run, event.seq, event.kind, {**data, "payload": store.payload("payload", run.id)})
 
     return stream_of(partial(backend.compare, request), translate)
 

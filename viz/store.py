@@ -77,9 +77,10 @@ class RunStore:
         self._lock = threading.Lock()
 
     def add(self, run: Run) -> None:
-        """Keeps ``run``. Raises UserError."""
-        self.keep(run.id, run_to_json(run))
-        self._warm.keep(run.id, run)
+        """Keeps ``run``, unless it is a recording: a page that runs nothing live answers with these. Raises UserError."""
+        if all(run.id != info.id for info in self.recordings()):
+            self.keep(run.id, run_to_json(run))
+            self._warm.keep(run.id, run)
 
     def keep(self, identifier: str, text: str) -> None:
         """Keeps a checked run file; the oldest ones go while there are too many or their total size is too large.
