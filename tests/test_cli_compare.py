@@ -236,6 +236,15 @@ def test_fates_have_marks_and_text_cannot_steer_the_terminal():
     assert visible("\u2066\u2069\u061c\u200f\x9b\x7f") == "\ufffd" * 5 + "␡"
 
 
+def test_names_in_a_run_file_cannot_steer_the_terminal_either():
+    run, console = make_run(), Console(width=100, file=io.StringIO())
+    run.pair.name, run.pair.target.dtype, run.lanes[1].lane = "\x1b[2Jpair", "\x1b[31mdtype", "\x1b]0;lane\x07"
+    run.chains.clear()  # this version knows no such lane, and compares it with nothing
+    show_run(run, console)
+    shown = console.file.getvalue()
+    assert "␛[2Jpair" in shown and "␛]0;lane␇" in shown and not {"\x1b", "\x07"} & set(shown)
+
+
 def test_markup_in_text_is_text():
     run = make_run(prompt="[bold]x[/bold]")
     run.vocab[0].text = "[red]boo[/nothing]"

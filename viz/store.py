@@ -77,7 +77,7 @@ class RunStore:
         self._lock = threading.Lock()
 
     def add(self, run: Run) -> None:
-        """Keeps ``run``, unless it is a recording: a page that runs nothing live answers with these. Raises UserError."""
+        """Keeps ``run``, unless it is a recording, as a page that runs nothing live answers. Raises UserError."""
         if all(run.id != info.id for info in self.recordings()):
             self.keep(run.id, run_to_json(run))
             self._warm.keep(run.id, run)

@@ -31,7 +31,7 @@ err = Console(stderr=True, highlight=False)
 
 def print_error(sentence: str) -> None:
     """Prints an error on stderr; the sentence may contain a visitor's text."""
-    err.print(Text.assemble(("Error: ", "bold red"), visible(sentence)), soft_wrap=True)
+    err.print(Text.assemble(("Error: ", "bold red"), as_text(sentence)), soft_wrap=True)
 
 
 def print_json(data: Any) -> None:
@@ -43,6 +43,11 @@ def make_folder(folder: Path) -> None:
     """Before minutes of measuring: raises UserError if ``folder`` cannot be made."""
     with explained(f"Cannot write into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+def as_text(text: str, style: str = "") -> Text:
+    """``text`` from anywhere, for the terminal: :func:`visible`, and nothing in it is rich's markup."""
+    return Text(visible(text), style)
 
 
 def visible(text: str) -> str:
@@ -94,7 +99,6 @@ def cancel_on_interrupt() -> Iterator[threading.Event]:
 PairName = Annotated[str, typer.Option(help=SETTINGS["pair"].help)]
 Target = Annotated[str, typer.Option(help=SETTINGS["target"].help)]
 Draft = Annotated[str, typer.Option(help=SETTINGS["draft"].help)]
-Lanes = Annotated[str, typer.Option(help=SETTINGS["lanes"].help)]
 MaxNewTokens = Annotated[int, typer.Option(help=SETTINGS["max_new_tokens"].help)]
 Repeats = Annotated[int, typer.Option(help=SETTINGS["repeats"].help)]
 Dtype = Annotated[str, typer.Option(help=SETTINGS["dtype"].help)]

@@ -24,12 +24,12 @@ from .console import (
     CANCELLED,
     AsJson,
     Tell,
+    as_text,
     cancel_on_interrupt,
     err,
     out,
     print_json,
     progress_bar,
-    visible,
     with_evaluation_options,
 )
 from .serve import need_ray
@@ -137,21 +137,20 @@ def _follow(steps: Iterator[Progress | EvaluationResult], progress: Tell) -> Eva
 def show_result(result: EvaluationResult) -> None:
     """Tables on the terminal."""
     for line in setting_lines(result.setting):
-        out.print(Text(visible(line)))
+        out.print(as_text(line))
     for table in tables_of(result):
         show_table(table)
     if result.drafts:
-        out.print(Text(visible(advice_markdown(recommend(result)))))
+        out.print(as_text(advice_markdown(recommend(result))))
 
 
 def show_table(table: Table) -> None:
     """Prints ``table`` with numbers aligned right; a narrow terminal wraps cells and cuts nothing."""
-    shown = RichTable(
-        box=box.SIMPLE_HEAD, title=visible(table.title), title_justify="left", title_style="bold", pad_edge=False
-    )
+    title = as_text(table.title, "bold")
+    shown = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for number, column in enumerate(table.columns):
-        shown.add_column(Text(visible(column)), justify="right" if number else "left", overflow="fold")
+        shown.add_column(as_text(column), justify="right" if number else "left", overflow="fold")
     for row in table.rows:
-        shown.add_row(*(Text(visible(cell.text)) for cell in row))
+        shown.add_row(*(as_text(cell.text) for cell in row))
     out.print(shown)
-    out.print(Text(visible(table.note), style="dim"))
+    out.print(as_text(table.note, "dim"))

@@ -16,7 +16,7 @@ from ..lookahead.spec import PolicySpec, all_specs
 from ..records.pairs import PairDescription
 from ..records.suites import SPLITS, available_suites, load_suite
 from ..records.text import markdown_table
-from .console import AsJson, err, out, print_json, visible
+from .console import AsJson, as_text, err, out, print_json, visible
 
 COLUMNS = ("lane", "what it does", "source")
 
@@ -108,10 +108,10 @@ def suites(
     for name in available_suites():
         prompts = load_suite(name)
         counts = ", ".join(f"{sum(prompt.split == split for prompt in prompts)} {split}" for split in SPLITS)
-        out.print(Text(visible(f"{name}: {counts}")))
+        out.print(as_text(f"{name}: {counts}"))
 
 
 def _fetch(name: str) -> None:
     with err.status(f"Fetching {visible(name[:40])}"):
         path = fetch_suite(name)
-    err.print(Text(visible(f"{name}: {path} ({DATASETS[name].licence})")))
+    err.print(as_text(f"{name}: {path} ({DATASETS[name].licence})"))

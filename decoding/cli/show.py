@@ -23,7 +23,7 @@ from ..analysis.steadiness import contradictions, how_timed, timings, unsteady
 from ..records.run_file import load_run, to_plain
 from ..records.text import counted, pieces, whole_text
 from ..records.trace import Costs, Iteration, Run, Token, Trace
-from .console import AsJson, out, print_json, visible
+from .console import AsJson, as_text, out, print_json, visible
 
 # fate -> (style, mark before, mark after): the marks distinguish fates without colours
 FATES = {
@@ -55,21 +55,21 @@ def show_run(run: Run, console: Console) -> None:
     console.print(_heading(run))
     console.print(_legend())
     for trace in run.lanes:
-        title = Text(f" {trace.lane} ", style="bold")
+        title = as_text(f" {trace.lane} ", "bold")
         console.print(Panel(lane_text(run, trace), title=title, title_align="left", box=box.ROUNDED))
     for traces in _groups_that_fit(run.lanes, console.width):
         console.print(figures_table(run, traces))
     console.print(time_table(run))
     for line in remarks(run):
-        console.print(Text(line))
+        console.print(as_text(line))
 
 
 def _heading(run: Run) -> Text:
     target, machine = run.pair.target, run.machine
     where = machine.gpu or f"{machine.processor}, {counted(target.threads, 'thread')}"
     return Text.assemble(
-        (run.pair.name, "bold"),
-        f" · {target.dtype} on {where} · {target.engine} engine · rule {run.settings.rule} · {how_timed(run)}",
+        as_text(run.pair.name, "bold"),
+        as_text(f" · {target.dtype} on {where} · {target.engine} engine · rule {run.settings.rule} · {how_timed(run)}"),
     )
 
 
@@ -140,7 +140,7 @@ def figures_table(run: Run, traces: list[Trace]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Figures", title_justify="left", title_style="bold", pad_edge=False)
     table.add_column("", min_width=LABEL_WIDTH)
     for trace in traces:
-        table.add_column(Text(trace.lane), justify="right", no_wrap=True, min_width=RANGE_WIDTH)
+        table.add_column(as_text(trace.lane), justify="right", no_wrap=True, min_width=RANGE_WIDTH)
     for key, label in labels.items():
         table.add_row(label, *(_cell(column[key].text) if key in column else "" for column in columns))
     return table
@@ -164,7 +164,7 @@ def time_table(run: Run) -> Table:
         if parts:
             decode = sum(parts.values()) - parts["prefill"]
             shares = [f"{parts[k] * 1e3:.1f} {parts[k] / decode:3.0%}" if decode else "" for k in list(parts)[1:]]
-            table.add_row(Text(trace.lane), f"{parts['prefill'] * 1e3:.1f}", *shares, f"{decode * 1e3:.1f}")
+            table.add_row(as_text(trace.lane), f"{parts['prefill'] * 1e3:.1f}", *shares, f"{decode * 1e3:.1f}")
     return table
 
 
@@ -188,7 +188,7 @@ def remarks(run: Run) -> list[str]:
     lines += [f"{trace.lane}: {note}" for trace in run.lanes for note in trace.notes]
     if doubtful := contradictions(run):
         lines.append(unsteady(doubtful))
-    return [visible(line) for line in lines]
+    return lines
 
 
 def _first(costs: Costs, draft: str) -> str:

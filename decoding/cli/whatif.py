@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from ..analysis.metrics import Spread, speedup
 from ..analysis.run_costs import run_costs
@@ -16,7 +15,7 @@ from ..analysis.whatif import Simulated, sweep
 from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..records.run_file import load_run
 from ..records.trace import Run
-from .console import AsJson, out, print_json, visible
+from .console import AsJson, as_text, out, print_json
 
 
 def whatif(
@@ -68,7 +67,7 @@ def _plain(lane: str, found: Simulated, measured: Spread | None) -> dict[str, An
 def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], cost_ratio: float | None) -> None:
     own = run_costs(run).draft_step
     c = ", ".join(f"{name} {cost_ratio if cost_ratio is not None else own[name]:.3g}" for name in run.chains)
-    out.print(Text(visible(f"Simulated on {found[next(iter(found))].n_tokens} tokens of run {run.id}; c: {c}")))
+    out.print(as_text(f"Simulated on {found[next(iter(found))].n_tokens} tokens of run {run.id}; c: {c}"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("lane", no_wrap=True)
     passes = ("tokens per\ntarget pass", "target\npasses", "draft\npasses", "thrown\naway")
@@ -85,13 +84,13 @@ def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], co
             str(counts.draft_passes),
             str(counts.thrown_away),
         )
-        table.add_row(Text(lane), *cells, style="bold" if one.speedup == best else "")
+        table.add_row(as_text(lane), *cells, style="bold" if one.speedup == best else "")
     out.print(table)
     if len(found) > 1:
         fastest = max(found, key=lambda lane: found[lane].speedup)
-        out.print(Text(visible(f"With hindsight, on this text, {fastest} is the fastest of them.")))
+        out.print(as_text(f"With hindsight, on this text, {fastest} is the fastest of them."))
     if remark := _ranked_otherwise(found, measured):
-        out.print(Text(visible(remark)))
+        out.print(as_text(remark))
 
 
 def _ranked_otherwise(found: dict[str, Simulated], measured: dict[str, Spread]) -> str:
