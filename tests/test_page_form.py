@@ -1,10 +1,9 @@
-"""The form as a link and as a command line, without what is hostile in them; and what it says before a run."""
+"""The form from a link and as a command line, without what is hostile in them; and what it says before a run."""
 
 import json
 import re
 import subprocess
 from dataclasses import asdict, replace
-from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,9 +18,9 @@ from decoding.records.request import SETTINGS, CompareRequest
 from tests.fakes import fake_pair
 from tests.page_server import write_recordings
 from tests.runs import HOSTILE, make_run
-from viz.choices import BEST_SL, GROUPS, Example, lane_choices, lane_lines, read_lanes
+from viz.choices import BEST_SL, GROUPS, Example, find_examples, lane_choices, lane_lines, read_lanes
 from viz.estimate import models_sentence, time_sentence
-from viz.settings import command_line, form_of, form_of_run, link_query, read_form, request_of
+from viz.settings import command_line, form_of, form_of_run, read_form, request_of
 
 FIRST = form_of(CompareRequest(""))
 PROMPTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), min_size=1, max_size=60)
@@ -45,8 +44,8 @@ REQUESTS = st.builds(
 @given(REQUESTS)
 def test_the_form_and_a_link_give_the_request_back(request_):
     assert request_of(form_of(request_)) == request_
-    query = dict(parse_qsl(link_query(request_), keep_blank_values=True))
-    restored, faults = read_form(query, FIRST, "link")
+    values = {name: one.written(getattr(request_, name)) for name, one in SETTINGS.items()}
+    restored, faults = read_form({name: str(value) for name, value in values.items()}, FIRST, "link")
     assert faults == []
     assert request_of(restored) == request_
 
@@ -114,11 +113,6 @@ def test_weights_of_an_older_run_are_the_number_format():
     assert form_of(CompareRequest("x", weights="int4", dtype="bfloat16"))["dtype"] == "int4"
 
 
-def test_a_very_long_prompt_does_not_go_into_the_link():
-    query = link_query(CompareRequest(prompt="é" * 5000, seed=3))
-    assert "prompt" not in query and "seed=3" in query.split("&")
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -182,7 +176,13 @@ def test_the_range_holds_what_the_closed_form_gives_and_grows_with_the_repeats()
 
 @pytest.mark.parametrize(
     ("lanes", "tokens", "repeats"),
-    [(["nope"], 10, 3), (["other/static:3"], 10, 3), (LANES, None, 3), (LANES, 10, None), ([], 10, 3)],
+    [
+        (["nope"], 10, 3),
+        (["other/static:3"], 10, 3),
+        ([], 10, 3),
+        *((LANES, tokens, 3) for tokens in (None, 0, -5, 10**6)),
+        *((LANES, 10, repeats) for repeats in (None, 0, -1)),
+    ],
 )
 def test_where_nothing_is_known_nothing_is_said(lanes, tokens, repeats):
     assert time_sentence(known_pair(), lanes, tokens, repeats) == ""
@@ -219,6 +219,14 @@ def test_the_list_of_lanes_has_groups_in_a_row_and_a_line_for_each():
     assert ["theirs/static:4" in lanes for lanes in offered] == [False, True] and "static:4" in offered[0]
     assert any(label.startswith("DISCO") and "fit first" in label for label, _ in lane_choices([of_another]))
     assert "adaptive candidate lengths" in next(line for label, (_, line) in lines.items() if "SpecDec++" in label)
+
+
+def test_a_recording_with_lanes_of_another_program_is_an_example_without_them(tmp_path):
+    run = make_run(lanes=("autoregressive", "static:5"))
+    run.lanes[1].lane = "assisted"  # of transformers' generate
+    example, *_ = find_examples(RecordedBackend(write_recordings(tmp_path, run)))
+    assert (example.recording, example.lanes) == (run.id, ["autoregressive"])
+    assert lane_choices([fake_pair()], [example])
 
 
 @pytest.mark.parametrize(

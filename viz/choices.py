@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.lookahead.lanes import STAND_IN, parse_lane
+from decoding.lookahead.lanes import STAND_IN, parse_lane, spec_of
 from decoding.lookahead.spec import all_specs, learned_policies, offered_lanes
 from decoding.records.pairs import PROMPT_LOOKUP, PairDescription
 from decoding.records.request import DEFAULT_LANES
@@ -40,8 +40,11 @@ class Example:
 
 
 def find_examples(recorded: RecordedBackend) -> list[Example]:
-    """Recorded runs in order, then showcase prompts without one."""
-    found = [Example(one.title, one.prompt, list(one.lanes), one.id, one.pair) for one in recorded.recordings()]
+    """Recorded runs in order, with those of their lanes that can be run here, then showcase prompts without one."""
+    found = [
+        Example(one.title, one.prompt, [lane for lane in one.lanes if not _fault_of(lane)], one.id, one.pair)
+        for one in recorded.recordings()
+    ]
     prompts = {example.prompt for example in found}
     return found + [Example(p.title, p.prompt, list(p.lanes)) for p in load_showcase() if p.prompt not in prompts]
 
@@ -90,10 +93,9 @@ def _group(lane: str) -> str:
     if read.draft:
         return GROUPS[-1]
     spec = read.spec
-    kinds = (spec.plain, spec.learned, spec.branches, spec.foresees, spec.score is not None)
-    plain, learned, trees, ceiling, unsure = kinds
-    number = 0 if plain else 3 if learned else 4 if trees else 5 if ceiling else 2 if unsure else 1
-    return GROUPS[number]
+    if spec.plain:
+        return GROUPS[0]
+    return GROUPS[3 if spec.learned else 4 if spec.branches else 5 if spec.foresees else 2 if spec.score else 1]
 
 
 def _line(lane: str) -> str:
@@ -111,14 +113,21 @@ def read_lanes(typed: Sequence[str], choices: Sequence[tuple[str, str]]) -> tupl
         holding = [(label.lower(), lane) for label, lane in choices if len(text) > 2 and text.lower() in label.lower()]
         begun = [lane for label, lane in holding if label.startswith(text.lower())] or [lane for _, lane in holding]
         lane = begun[0] if len(begun) == 1 else lane_of_name(text)
-        try:
-            parse_lane(lane)
+        if not (why := _fault_of(lane)):
             found.append(lane)
-        except UserError as error:
+        elif not fault:
             titles = ", ".join(spec.title for spec in all_specs().values())
-            known = lane.rpartition("/")[2].partition(":")[0] in all_specs()
-            fault = fault or (str(error) if known else f"There is no lane “{text[:40]}”. There are {titles}.")
+            fault = why if spec_of(lane) else f"There is no lane “{text[:40]}”. There are {titles}."
     return list(dict.fromkeys(found)), fault
+
+
+def _fault_of(lane: str) -> str:
+    """Why ``lane`` cannot be run here, as a sentence; "" if it can."""
+    try:
+        parse_lane(lane)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def set_here(pairs: Sequence[PairDescription], name: str) -> str:

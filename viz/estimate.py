@@ -17,6 +17,7 @@ from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.lanes import Lane, parse_lane
 from decoding.records.pairs import PairDescription
+from decoding.records.request import SETTINGS
 from decoding.records.trace import Costs
 
 from .player.sentences import model_size
@@ -54,7 +55,7 @@ def _models(pair: PairDescription, recorded: RecordedBackend) -> tuple[Any, Any]
 
 def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_tokens: Any, repeats: Any) -> str:
     """ "The timings take 6 to 9 s here, each 2 to 3 s; less if ..." "" where nothing is known."""
-    if pair is None or not isinstance(max_new_tokens, int) or not isinstance(repeats, int):
+    if pair is None or SETTINGS["max_new_tokens"].fault(max_new_tokens) or SETTINGS["repeats"].fault(repeats):
         return ""
     try:
         read = [parse_lane(lane) for lane in lanes]

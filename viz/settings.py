@@ -1,4 +1,4 @@
-"""The form of the Race tab as plain values, and its two other shapes: a link and a command line.
+"""The form of the Race tab as plain values: filled in from a link, the browser's store or a run, and as a command line.
 
 A form is a dict from the names of all settings to what its fields hold. External values (a link, the browser's store)
 are checked one by one; invalid ones are left out and explained in a sentence.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
-from urllib.parse import urlencode
 
 from decoding.pictures.photo import is_photo
 from decoding.records.generate import is_recorded
@@ -19,7 +18,6 @@ from decoding.records.trace import Run
 
 from .player.names import lane_of_name
 
-MAX_LINK_CHARS = 6000  # some servers cut longer links; the prompt is then left out
 FormValues = dict[str, Any]
 
 
@@ -74,17 +72,6 @@ def form_of_run(run: Run, pairs: Collection[str] = ()) -> FormValues:
     if is_recorded(run):  # its lanes are calls of transformers' generate, which the page cannot make
         del asked["lanes"]
     return read_form(asked, form_of(CompareRequest("")), "run", pairs)[0]
-
-
-def link_query(request: CompareRequest) -> str:
-    """The query of a link that restores all settings of ``request``, regardless of the visitor's own."""
-    written = {name: one.written(getattr(request, name)) for name, one in SETTINGS.items()}
-    query = {name: int(value) if isinstance(value, bool) else value for name, value in written.items() if value != ""}
-    text = urlencode(query)
-    if len(text) > MAX_LINK_CHARS:
-        query.pop("prompt", None)
-        text = urlencode(query)
-    return text
 
 
 def command_line(request: CompareRequest) -> str:

@@ -40,9 +40,9 @@ def whatif(
 
 def _as_run(run: Run, lane: Lane) -> Lane:
     """``lane``, with the number with which its policy ran if none is asked for: of ``disco`` e.g. ``disco:0.45``."""
-    ran = (parse_lane(trace.lane) for trace in run.lanes)
-    same = (one for one in ran if (one.draft, one.policy) == (lane.draft, lane.policy))
-    return lane if lane.argument else next(same, lane)
+    asked = lane.draft_in(run.pair.default_draft), lane.policy
+    same = (trace.lane for trace in run.lanes if (trace.draft, trace.policy) == asked)
+    return lane if lane.argument else parse_lane(next(same, lane.text))
 
 
 def _measured(run: Run) -> dict[str, Spread]:
