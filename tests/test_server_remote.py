@@ -200,6 +200,21 @@ def test_an_answer_that_ends_within_a_line_is_a_broken_connection(ending):
     assert [event_to_json(event) + "\n" for event in events] == lines and len(answers) == 2
 
 
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_proxy_that_does_not_reach_the_server_for_a_moment_costs_no_run(status):
+    sent, asked = compare(FakeBackend()), []
+    text = "".join(event_to_json(event) + "\n" for event in sent)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        is_first = asked.count(request.method) == 1
+        return httpx.Response(status, text="<html>Bad gateway") if is_first else httpx.Response(200, text=text)
+
+    events = answered(answer).compare(small_request(), threading.Event(), sent[0].run)
+    assert "".join(event_to_json(event) + "\n" for event in events) == text
+    assert asked[:4] == ["PUT", "PUT", "GET", "GET"]
+
+
 def test_patience_begins_anew_with_each_event(monkeypatch):
     """Each answer breaks off within a line, after further events; between two of them 15 of the 20 seconds pass."""
     sent = compare(FakeBackend())

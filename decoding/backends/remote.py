@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 20.0  # how long a lost connection is retried
 SILENCE_S = 10.0  # how long a server may be silent: several heartbeats
 LONGEST_PAUSE_S = 2.0
+OF_A_PROXY = (502, 503, 504)  # HTTP statuses with which a proxy says that it does not reach the server
 
 
 class RemoteBackend(Backend):
@@ -227,12 +228,14 @@ def _no_backend(where: str) -> str:
 
 
 def _check(response: httpx.Response) -> None:
-    """Raises UserError with the server's sentence if it refused."""
+    """Raises UserError with the server's sentence if it refused, TransportError if a proxy does not reach it."""
     if response.is_success:
         return
     response.read()
     try:
         sentence = str(response.json()["message"])
     except (ValueError, KeyError, TypeError):
+        if response.status_code in OF_A_PROXY:
+            raise httpx.ConnectError(f"a proxy answered with HTTP status {response.status_code}") from None
         sentence = f"The other machine answered with HTTP status {response.status_code}: is it a Speculoscope backend?"
     raise UserError(sentence)
