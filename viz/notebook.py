@@ -28,7 +28,7 @@ import plotly.graph_objects as go
 from decoding.backends import choose_backend
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.records.request import DEFAULT_LANES, request_from_dict
+from decoding.records.request import DEFAULT_LANES, SETTINGS, request_from_dict
 from decoding.records.run_file import run_of_events
 from decoding.records.trace import Run
 
@@ -73,7 +73,7 @@ def compare(
     Raises:
         UserError: the run is not possible; the message says why.
     """
-    texts = lanes.split(",") if isinstance(lanes, str) else list(lanes or DEFAULT_LANES)
+    texts = SETTINGS["lanes"].parse(lanes if isinstance(lanes, str) else list(lanes or DEFAULT_LANES))
     request = request_from_dict({"prompt": prompt, "lanes": texts, **settings})
     run = run_of_events((backend or _default_backend()).compare(request, threading.Event()))
     if run is None:

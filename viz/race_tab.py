@@ -75,13 +75,11 @@ class _RaceTab:
         self.backend, self.recorded, self.store = backend, recorded, store
         self.examples = find_examples(recorded)
         self.pairs = [pair.name for pair in pairs if pair.loadable]
-        prompt = self.examples[0].prompt if self.examples else ""
-        self.first = form_of(CompareRequest(prompt, default_lanes(pairs)))
-        recording = self.examples[0].recording if self.examples else None
-        shown = self.made_by(recording) if recording else self.first  # what made the run on screen
+        first = self.examples[0]  # one with a recording, if there is any
+        self.first = form_of(CompareRequest(first.prompt, default_lanes(pairs)))
+        shown = self.made_by(first.recording) if first.recording else self.first  # what made the run on screen
         self.form = build_form(shown, self.examples, pairs, self.facts(*(shown[name] for name in FACTS_FROM)))
-        first = next((example for example in self.examples if example.recording), None)
-        self.view = race_view(self.example_delta(first) if first else "", answers(store, visits))
+        self.view = race_view(self.example_delta(first) if first.recording else "", answers(store, visits))
         self.fields = list(self.form.fields.values())
 
     def example_delta(self, example: Example) -> Any:

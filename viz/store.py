@@ -6,6 +6,7 @@ import base64
 import threading
 import zlib
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -164,7 +165,7 @@ class RunStore:
 
     def link(self, run: Run, t: Any = 0.0) -> str:
         """The end of a link that opens ``run`` at the moment ``t``: a recording by name, a small run made here by its
-        content, a larger one by its name until a date. Raises OSError.
+        content, a larger one by its name until a date. Raises UserError.
         """
         moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
         name = f"?run={run.id}&t={moment:.3f}"
@@ -213,19 +214,19 @@ class SharedRuns:
         return path if path.is_file() and _age(path) < timedelta(days=DAYS) else None
 
     def keep(self, run: Run) -> date:
-        """Keeps ``run``; returns the day until which. Raises OSError."""
-        path = self._folder / f"{run.id}.json"
-        write_whole(path, run_to_json(run))
-        self._tidy()
+        """Keeps ``run``; returns the day until which. Raises UserError."""
+        with explained("This page cannot keep the run"):
+            write_whole(self._folder / f"{run.id}.json", run_to_json(run))
+            self._tidy()
         return (datetime.now(timezone.utc) + timedelta(days=DAYS)).date()
 
     def _tidy(self) -> None:
-        files = sorted(self._folder.glob("*.json"), key=_age)
         total = 0
-        for path in files:
-            total += path.stat().st_size
-            if total > SHARED_BYTES or _age(path) >= timedelta(days=DAYS):
-                path.unlink(missing_ok=True)
+        for path in sorted(self._folder.glob("*.json"), key=_age):
+            with suppress(FileNotFoundError):  # another process has just removed it
+                total += path.stat().st_size
+                if total > SHARED_BYTES or _age(path) >= timedelta(days=DAYS):
+                    path.unlink()
 
 
 def fragment(run: Run) -> str:

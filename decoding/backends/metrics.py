@@ -97,8 +97,7 @@ class _Watch:
             case "progress":
                 self._enter(str(data.get("stage", "")) or "other")
             case "started":
-                pair = data["pair"]
-                name, default = (pair["name"], pair["default_draft"]) if isinstance(pair, dict) else (str(pair), "")
+                name, default = data["pair"]["name"], data["pair"]["default_draft"]
                 self.lanes = [(name, *_draft_and_policy(lane, default)) for lane in data["lanes"]]
             case "lane_started":
                 self._enter("lanes")

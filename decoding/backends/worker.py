@@ -112,7 +112,6 @@ def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int],
 
 def _serve(line: _Line, runner: JobRunner, message: dict[str, Any], cancelled: set[int]) -> None:
     job = message["job"]
-
     events = runner.run(message["kind"], message["options"], message["run"], lambda: job in cancelled)
     for kind, data in guarded(events):
         if kind == "failed" and runner.has_lost_device():

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import UserError
+from ..errors import Cancelled, UserError
 from .console import CANCELLED, AsJson, PairName, Target, cancel_on_interrupt, err, out, print_json, progress_bar
 
 
@@ -30,7 +30,6 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit the learned policies: write texts, train, calibrate, tune, and store them next to the draft."""
-    from ..errors import Cancelled
     from ..fit.run import fit as fit_pair
     from ..fit.texts import FitOptions
 

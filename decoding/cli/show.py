@@ -22,7 +22,7 @@ from ..analysis.seen import count_seen, seen_sentence
 from ..analysis.steadiness import contradictions, how_timed, timings, unsteady
 from ..records.run_file import load_run, to_plain
 from ..records.text import counted, pieces, whole_text
-from ..records.trace import Costs, Iteration, Run, Token, Trace
+from ..records.trace import Costs, Iteration, Run, Trace
 from .console import AsJson, as_text, out, print_json, visible
 
 # fate -> (style, mark before, mark after): the marks distinguish fates without colours
@@ -98,15 +98,11 @@ def _append_iteration(shown: Text, run: Run, iteration: Iteration, kept: list[st
     for token in iteration.all_tokens:
         style, before, after = FATES[token.fate]
         if token.fate in ("rejected", "dropped"):
-            text = _in_a_line(_alone(run, token))
+            text = _in_a_line(whole_text([token.id], run.vocab, special=True))
         else:
             text, at = kept[at], at + 1
             text = text if token.fate in ("accepted", "plain") else _marked_breaks(text)
         shown.append(before + visible(text) + after, style=style)
-
-
-def _alone(run: Run, token: Token) -> str:
-    return whole_text([token.id], run.vocab, special=True)
 
 
 def _in_a_line(text: str) -> str:

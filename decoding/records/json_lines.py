@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ class Lines:
     def __init__(self, path: Path, key: dict[str, Any], stale: str = "refuse") -> None:
         self.path = path
         self.key = json.loads(json.dumps(key))
-        self.records = list(self._open(stale))
+        self.records = self._open(stale)
         self._file = path.open("a", encoding="utf-8")
 
     def add(self, record: dict[str, Any]) -> None:
@@ -34,7 +33,7 @@ class Lines:
     def close(self) -> None:
         self._file.close()
 
-    def _open(self, stale: str) -> Iterator[dict[str, Any]]:
+    def _open(self, stale: str) -> list[dict[str, Any]]:
         with explained(f"Cannot use {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lines = read_lines(self.path)
@@ -47,7 +46,7 @@ class Lines:
                 )
             lines = []
         self._mend([self.key, *lines[1:]])
-        return iter(lines[1:])
+        return lines[1:]
 
     def _mend(self, records: list[dict[str, Any]]) -> None:
         """Makes the file consist of ``records``. One that does is left alone: another process may be writing to it."""
