@@ -283,10 +283,8 @@ def number_formats(settings: _Formats) -> tuple[str, str]:
 
 def check_format(settings: _Formats) -> None:
     """Raises UserError for a format that does not exist, or for two that contradict each other."""
-    asked = ((settings.dtype, CHOICES), (settings.weights, CHOICES), (settings.draft_dtype, DRAFT_CHOICES))
-    for name, choices in asked:
-        if name not in choices:
-            raise UserError(f"The number format must be one of {', '.join(choices)}, not {name[:40]}.")
+    for name in ("dtype", "weights", "draft_dtype"):
+        SETTINGS[name].check(getattr(settings, name))
     if settings.weights not in ("auto", settings.dtype) and settings.dtype not in ("auto", "bfloat16"):
         raise UserError(f"Two number formats were named, {settings.dtype} and {settings.weights}: name one.")
 
