@@ -266,14 +266,6 @@ def test_the_saved_page_says_what_the_tab_says(tab, kind):
         assert found, text
 
 
-def test_only_the_last_results_are_kept():
-    kept = Kept(2)
-    for number, name in enumerate(("first", "second", "third")):
-        kept.keep(name, {"number": number})
-    assert [kept.get(name) for name in ("first", "second", "third")] == [None, {"number": 1}, {"number": 2}]
-    assert kept.get(None) is None and kept.get(["x"]) is None
-
-
 def drafts_of(pair: PairDescription) -> EvaluationResult:
     """A synthetic draft in the place of the draft of ``pair`` that other engines know."""
     return with_drafts(pair, pair.text_draft)

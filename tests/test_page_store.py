@@ -82,12 +82,12 @@ def test_only_the_last_few_are_kept_and_the_rest_are_a_sentence(store):
             store.get(gone)
 
 
-def test_what_was_asked_for_last_stays():
+def test_what_was_kept_or_asked_for_last_stays():
     newest = Newest(2)
     newest.keep("a", 1), newest.keep("b", 2)
     assert newest.get("a") == 1
     newest.keep("c", 3)
-    assert (newest.get("a"), newest.get("b")) == (1, None)
+    assert [newest.get(name) for name in ("a", "b", "c", None, ["a"])] == [1, None, 3, None, None]
 
 
 def test_the_folder_of_a_killed_page_is_removed_by_the_next_one_and_that_of_a_living_page_stays(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import asyncio
 import ipaddress
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -118,7 +118,9 @@ class Visits:
         self._current: set[Visit] = set()
         self._lock = threading.Lock()
 
-    async def deltas(self, start: Callable[[], EventStream[Event]], visitor: str, task: str, address: str = "") -> Any:
+    async def deltas(
+        self, start: Callable[[], EventStream[Event]], visitor: str, task: str, address: str = ""
+    ) -> AsyncGenerator[tuple[str, bool], None]:
         """The deltas of the job that ``start()`` begins, as JSON text, each with whether there is a result to look at
         by then; a failure if the visitor has too many jobs.
 
