@@ -22,20 +22,27 @@ from ..records.request import CompareRequest, Grant, check_granted, check_reques
 
 def pairs_here() -> list[PairDescription]:
     """All named pairs, with the kept cost curves of this machine and what they chose for the drafts' policies."""
-    return [_as_large(_with_costs(pair)) for pair in describe_pairs()]
+    pairs = describe_pairs()
+    drafts = [(f"{pair.name}/{draft}", source) for pair in pairs for draft, source in pair.drafts.items()]
+    kept = curves_here({name: (name, source) for name, source in drafts})
+    return [_as_large(_with_costs(pair, kept)) for pair in pairs]
 
 
-def _with_costs(pair: PairDescription) -> PairDescription:
-    """``pair``, which may be one of all callers' presets, with what is kept of its costs on this machine."""
+def _with_costs(pair: PairDescription, kept: dict[str, dict[str, Any]]) -> PairDescription:
+    """``pair``, which may be one of all callers' presets, with what is kept of its costs on this machine.
+
+    ``kept``: the curves by "pair/draft".
+    """
     best_sl: dict[str, int] = {}
     said: dict[str, list[str]] = {}
     for draft in (name for name, fitted in pair.fitted.items() if fitted):
         chosen = chosen_here(Path(pair.drafts[draft]) / POLICIES)
         if chosen is not None:
             best_sl[draft], said[draft] = chosen.static, [chosen.sentence()]
-    curves = curves_here({name: (f"{pair.name}/{name}", source) for name, source in pair.drafts.items()})
-    for draft, kept in curves.items():
-        if why := format_here(kept["target"]):
+    names = {draft: f"{pair.name}/{draft}" for draft in pair.drafts}
+    curves = {draft: kept[name] for draft, name in names.items() if name in kept}
+    for draft, found in curves.items():
+        if why := format_here(found["target"]):
             said.setdefault(draft, []).append(why)
     set_here = {draft: " ".join(sentences) for draft, sentences in said.items()}
     return replace(pair, best_sl=best_sl, set_here=set_here, curves=curves)
