@@ -13,6 +13,7 @@ from decoding.evaluation.report import tables_of
 from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, Figure, save_result
 from decoding.lookahead.base import SL_CAP
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock, with_prompts
+from viz.figures.answers import draw_static_sls
 from viz.figures.drafts import draw_drafts, fastest, opposite_shapes
 from viz.figures.evaluation import course_sentence, draw_evaluation
 from viz.player.names import lane_name
@@ -33,7 +34,7 @@ def test_every_figure_has_a_title_axes_and_a_sentence():
         layout = drawing.figure.layout
         assert layout.xaxis.title.text or layout.yaxis.title.text
         assert drawing.figure.data
-        json.dumps(drawing.to_dict(), allow_nan=False)
+        assert "{{" not in json.dumps(drawing.to_dict(), allow_nan=False), "a placeholder that Plotly would not fill in"
     assert len({drawing.name for drawing in drawings()}) == len(drawings())
 
 
@@ -139,6 +140,24 @@ def test_one_suite_is_not_reported_twice():
     assert {suite.name for suite in draw_evaluation(result)[1].figure.data} == {ALL} < several
     assert [line.name for line in draw_evaluation(result)[5].figure.data] == [ALL]
     assert not any("by suite" in table.title for table in tables_of(result))
+
+
+def test_every_suite_is_drawn():
+    result, suites = make_evaluation(), [f"suite-{number}" for number in range(7)]
+    result.setting.prompts = dict.fromkeys(suites, 12)
+    of_all = [one for one in result.figures if one.suite == ALL]
+    more = [one._replace(suite=suite) for suite in suites for one in of_all]
+    drawn = {one.name: one.figure.data for one in draw_evaluation(replace(result, figures=[*of_all, *more]))}
+    for name in ("eval-cut", "eval-course"):
+        assert [trace.name for trace in drawn[name]] == [ALL, *suites]
+
+
+def test_the_longest_fixed_sl_is_not_compared_with_itself():
+    result = make_evaluation()
+    assert "; SL 20 would make it " in draw_static_sls(result).sentence
+    result.lanes["static-opt"] = "static:20"
+    sentence = draw_static_sls(result).sentence
+    assert sentence.startswith("SL 20, chosen on ") and sentence.count("SL 20") == 1
 
 
 def test_names_from_a_result_are_inert(tmp_path):

@@ -43,13 +43,15 @@ def draw_static_sls(result: EvaluationResult) -> Drawing:
 
 
 def static_sentence(result: EvaluationResult, found: dict[int, float]) -> str:
-    """The fixed SL that validation chose, its speedup on the test prompts, and what guessing farther would give."""
+    """The fixed SL that validation chose, its speedup on the test prompts, and what the longest one would give."""
     count, static = result.setting.validation_prompts, result.find("speedup", STATIC_OPT)
     text = f"SL {result.static_opt}, chosen on {count} validation prompts"
     if static is not None:
         text += f", makes decoding {static.value:.2f} times as fast over {static.n} test prompts (simulated)"
-    longest = max(found, default=None)
-    return f"{text}; SL {longest} would make it {found[longest]:.2f} times as fast." if longest else f"{text}."
+    longest = max(found, default=result.static_opt)
+    if longest == result.static_opt:
+        return f"{text}."
+    return f"{text}; SL {longest} would make it {found[longest]:.2f} times as fast."
 
 
 def _two_lines(name: str) -> str:

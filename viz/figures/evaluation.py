@@ -6,7 +6,7 @@ Each has a title and one sentence on what to look for, computed from the result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any
 
 import plotly.graph_objects as go
@@ -128,7 +128,7 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
     labels = [label for label in _by_speedup(result) if _is_compared(result, label)]
     figure = go.Figure()
     symbols = ("circle", "square-open", "diamond-open", "triangle-up-open", "cross-open")
-    for suite, symbol in zip(result.suites, symbols):
+    for suite, symbol in zip(result.suites, cycle(symbols)):
         cuts = _known(result, "cut", labels, suite)
         figure.add_scatter(
             y=_names(cuts),
@@ -342,7 +342,7 @@ def draw_course(result: EvaluationResult) -> Drawing:
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
     places = [(index + 0.5) / PLACES for index in range(PLACES)]
     shown = [(suite, course) for suite in result.suites if (course := result.curve("oracle_sl", suite=suite))]
-    for (suite, course), dash, colour in zip(shown, dashes, SUITE_COLOURS):
+    for (suite, course), dash, colour in zip(shown, cycle(dashes), cycle(SUITE_COLOURS)):
         figure.add_scatter(
             x=places,
             y=[course.get(place) for place in places],
