@@ -135,7 +135,7 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
             x=[100 * one.value for one in cuts],
             error_x=error_bars(cuts, factor=100) if suite == ALL else None,
             mode="markers",
-            name=suite,
+            name=plain(suite),
             marker={"color": INK if suite == ALL else MUTED, "symbol": symbol, "size": 11 if suite == ALL else 8},
             hovertemplate=f"{plain(suite)}, %{{y}}: %{{x:+.1f}}%<extra></extra>",
         )
