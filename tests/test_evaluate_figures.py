@@ -1,4 +1,4 @@
-"""Figures of evaluations: computed sentences, valid JSON, inert texts, the library next to the page."""
+"""Figures of evaluations: computed sentences, valid JSON, inert texts, a page of them."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from viz.figures.drafts import draw_drafts, fastest, opposite_shapes
 from viz.figures.evaluation import course_sentence, draw_evaluation
 from viz.player.names import lane_name
 from viz.reports.__main__ import main
-from viz.reports.html import LIBRARY, write_html
+from viz.reports.html import write_html
 from viz.reports.report import report_of
 
 HOSTILE = "<img src=x onerror=window.hacked=1>%{x}"
@@ -175,16 +175,16 @@ def test_names_from_a_result_are_inert(tmp_path):
     assert "<img" not in page
 
 
-def test_a_command_writes_pages_that_load_the_library_from_beside_them(tmp_path, capsys):
+def test_a_command_writes_pages_that_need_no_other_file(tmp_path, capsys):
     results = {"result.json": make_evaluation(), "drafts-result.json": make_drafts()}
     for name, result in results.items():
         save_result(result, tmp_path / name)
     main([tmp_path / name for name in results])
-    assert {path.name for path in tmp_path.iterdir()} == {*results, "report.html", "drafts-report.html", LIBRARY}
+    assert {path.name for path in tmp_path.iterdir()} == {*results, "report.html", "drafts-report.html"}
     for name in ("report.html", "drafts-report.html"):
-        page = (tmp_path / name).read_text()
-        assert len(page) < 300_000 and f'src="{LIBRARY}"' in page
-        assert "https://" not in page and "var(--" not in page
+        head, _, body = (tmp_path / name).read_text().partition("<body>")
+        assert "plotly.js v" in head and "<script src" not in head
+        assert len(body) < 300_000 and "https://" not in body and "var(--" not in body
     with pytest.raises(typer.Exit):
         main([tmp_path / "none.json"])
     assert "Cannot read" in capsys.readouterr().err
