@@ -21,6 +21,6 @@ fi
 if command -v apt-get >/dev/null; then
     $as_root apt-get update -qq && get chromium-headless-shell || has_chromium || get chromium
 elif ! has_chromium; then
-    echo "The browser tests need chromium at /usr/bin/chromium: install it with your system's package manager." >&2
+    echo "The browser tests need the program chromium: install it with your system's package manager." >&2
     exit 1
 fi

@@ -1,4 +1,4 @@
-"""Figures of evaluations: computed sentences, valid JSON, inert texts, the library next to the page."""
+"""Figures of evaluations: computed sentences, valid JSON, inert texts, a page of them."""
 
 import json
 import subprocess
@@ -13,11 +13,12 @@ from decoding.evaluation.report import tables_of
 from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, Figure, save_result
 from decoding.lookahead.base import SL_CAP
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock, with_prompts
+from viz.figures.answers import draw_static_sls
 from viz.figures.drafts import draw_drafts, fastest, opposite_shapes
 from viz.figures.evaluation import course_sentence, draw_evaluation
 from viz.player.names import lane_name
 from viz.reports.__main__ import main
-from viz.reports.html import LIBRARY, write_html
+from viz.reports.html import write_html
 from viz.reports.report import report_of
 
 HOSTILE = "<img src=x onerror=window.hacked=1>%{x}"
@@ -33,7 +34,7 @@ def test_every_figure_has_a_title_axes_and_a_sentence():
         layout = drawing.figure.layout
         assert layout.xaxis.title.text or layout.yaxis.title.text
         assert drawing.figure.data
-        json.dumps(drawing.to_dict(), allow_nan=False)
+        assert "{{" not in json.dumps(drawing.to_dict(), allow_nan=False), "a placeholder that Plotly would not fill in"
     assert len({drawing.name for drawing in drawings()}) == len(drawings())
 
 
@@ -141,6 +142,24 @@ def test_one_suite_is_not_reported_twice():
     assert not any("by suite" in table.title for table in tables_of(result))
 
 
+def test_every_suite_is_drawn():
+    result, suites = make_evaluation(), [f"suite-{number}" for number in range(7)]
+    result.setting.prompts = dict.fromkeys(suites, 12)
+    of_all = [one for one in result.figures if one.suite == ALL]
+    more = [one._replace(suite=suite) for suite in suites for one in of_all]
+    drawn = {one.name: one.figure.data for one in draw_evaluation(replace(result, figures=[*of_all, *more]))}
+    for name in ("eval-cut", "eval-course"):
+        assert [trace.name for trace in drawn[name]] == [ALL, *suites]
+
+
+def test_the_longest_fixed_sl_is_not_compared_with_itself():
+    result = make_evaluation()
+    assert "; SL 20 would make it " in draw_static_sls(result).sentence
+    result.lanes["static-opt"] = "static:20"
+    sentence = draw_static_sls(result).sentence
+    assert sentence.startswith("SL 20, chosen on ") and sentence.count("SL 20") == 1
+
+
 def test_names_from_a_result_are_inert(tmp_path):
     result = make_drafts()
     name = result.drafts[0].name
@@ -156,16 +175,16 @@ def test_names_from_a_result_are_inert(tmp_path):
     assert "<img" not in page
 
 
-def test_a_command_writes_pages_that_load_the_library_from_beside_them(tmp_path, capsys):
+def test_a_command_writes_pages_that_need_no_other_file(tmp_path, capsys):
     results = {"result.json": make_evaluation(), "drafts-result.json": make_drafts()}
     for name, result in results.items():
         save_result(result, tmp_path / name)
     main([tmp_path / name for name in results])
-    assert {path.name for path in tmp_path.iterdir()} == {*results, "report.html", "drafts-report.html", LIBRARY}
+    assert {path.name for path in tmp_path.iterdir()} == {*results, "report.html", "drafts-report.html"}
     for name in ("report.html", "drafts-report.html"):
-        page = (tmp_path / name).read_text()
-        assert len(page) < 300_000 and f'src="{LIBRARY}"' in page
-        assert "https://" not in page and "var(--" not in page
+        head, _, body = (tmp_path / name).read_text().partition("<body>")
+        assert "plotly.js v" in head and "<script src" not in head
+        assert len(body) < 300_000 and "https://" not in body and "var(--" not in body
     with pytest.raises(typer.Exit):
         main([tmp_path / "none.json"])
     assert "Cannot read" in capsys.readouterr().err

@@ -49,6 +49,14 @@ def test_ticks_and_arrows_stand_where_guesses_would_have_held():
     assert list(arrows.y) == [pytest.approx(top)] * len(arrows.text)
 
 
+def test_the_legend_names_each_kind_of_mark_once():
+    run = make_run(lanes=LANES)
+    for iteration in run.lanes[1].iterations:
+        iteration.holds = None  # the first row has no ticks
+    shown = [trace.name for trace in drawn(run)["lookahead"].figure.data if trace.showlegend]
+    assert shown == ["guessed (outline or pale)", "accepted (fill)", "would have held (tick; arrow: beyond)"]
+
+
 def test_without_a_chain_there_are_no_ticks_and_no_what_if():
     run = make_run(lanes=LANES[:2])
     run.chains = {}

@@ -198,6 +198,9 @@ def test_figures_of_other_weights_say_so(tmp_path):
 
 def test_a_broken_shipped_file_is_a_sentence(tab):
     assert "not an evaluation" in tab({"toy.json": "{"})[0]({})["error"]
+    drafts = make_drafts()
+    drafts.setting.pair = "toy"  # whose evaluation is the broken file
+    assert "report" in tab({"toy-drafts.json": drafts}, DraftsReport)[0]({})
 
 
 def test_the_form_asks_for_what_the_job_knows():

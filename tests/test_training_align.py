@@ -330,6 +330,26 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     assert "| feature | one-layer | layers 1, 2 |" in card and "reads the text alone: " in card
 
 
+def test_each_draft_of_text_that_learned_beside_those_of_states_is_measured_again(tiny_places, monkeypatch):
+    plan, names = replace(feature_drafts.YOUNG, batch_tokens=1024), ("one-layer", "two-layers")
+    monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
+    (tiny_places / "drafts").mkdir(parents=True)
+    for name in names:
+        monkeypatch.setitem(feature_drafts.RECIPES, name, feature_drafts.FeatureRecipe((), name, plan))
+        distil.distil(name, tokens=3000)
+        (distil.DRAFTS / name).rename(tiny_places / "drafts" / name)
+    rows = ROWS["drafts"] | {"two-layers": ROWS["drafts"]["one-layer"]}
+    install.write_json(tiny_places / "pair.json", {"drafts": {name: f"drafts/{name}" for name in names}})
+    install.write_json(tiny_places / "alignment.json", ROWS | {"drafts": rows})
+    for name in names:
+        align("feature", name, "--tokens", "3000")
+    align("install")
+    drafts = json.loads((tiny_places / "alignment.json").read_text())["drafts"]
+    assert drafts["three-layers"] == rows["three-layers"]
+    assert [drafts[name]["head_rows"] for name in names] == [20, 28]
+    assert all(drafts[name]["tokens"] >= 3000 + 9 for name in names)
+
+
 def test_install_without_a_default_draft_says_what_to_do(tiny_places):
     with pytest.raises(UserError, match="align draft"):
         align("install")

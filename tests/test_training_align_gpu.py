@@ -101,3 +101,5 @@ def test_without_a_gpu_and_without_an_end_nothing_is_trained(tiny_places, monkey
         align("together", "feature", "--tokens", "1000")
     with pytest.raises(UserError, match="--minutes or --tokens"):
         align("together", "feature")
+    with pytest.raises(SystemExit):
+        align("together", "feature", "--minutes", "-1")

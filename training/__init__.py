@@ -1,4 +1,4 @@
-"""Trains what the shipped pairs need: the chat model's drafts, and its picture reader.
+"""Trains drafts for the chat model.
 
-The small pair's own trainer is in the history: its card names the commit.
+The trainers of the small pair and of the picture reader are in the history: their cards name the commits.
 """

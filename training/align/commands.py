@@ -10,7 +10,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same draft included.")
 NAMES = typer.Argument(..., help="Names of drafts, as `feature` trains them.")
-LENGTH = typer.Option(0.0, help="Training time in minutes; or --tokens.")
+LENGTH = typer.Option(0.0, min=0.0, help="Training time in minutes; or --tokens.")
 INSTEAD = typer.Option(None, min=1, help="Training tokens, in place of a time.")
 
 

@@ -144,7 +144,6 @@ class Texts:
         self.head_ids, self.states_before = head_ids, states_before
         self.place_of = torch.full((vocabulary,), -1)
         self.place_of[head_ids] = torch.arange(len(head_ids))
-        self.tokens = sum(len(text.ids) for text in texts)
 
     def batches(self, tokens: int, seed: int) -> list[list[int]]:
         """One epoch: the indices of the texts in each batch of at most ``tokens`` padded tokens, in shuffled order."""

@@ -16,13 +16,13 @@ from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import BLOCK, FEATURE, HEADS
 from training.loop import last_of_log
-from training.paths import DRAFTS, PAIR, READER, TEXTS
+from training.paths import DRAFTS, PAIR, TEXTS
 
 from .card import READING, write_card
 from .data import read_texts
 from .distil import facts_of, tokens_seen
 from .feature_drafts import RECIPES as FEATURE_RECIPES
-from .feature_drafts import TEXT_ONLY, log_of, measure_trained
+from .feature_drafts import log_of, measure_trained
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
 from .teacher import ChatModel, Teacher, model, turns_of
@@ -44,15 +44,16 @@ def install(report: Callable[[str], None]) -> Path:
         facts["texts"] = facts_of_texts(TEXTS)
         facts["drafts"] = facts.get("drafts", {}) | _install_drafts(names, report)
     if reading:
-        further = TEXT_ONLY in reading and not _is_same(DRAFTS / TEXT_ONLY, PAIR / "drafts" / TEXT_ONLY)
-        earlier = facts.get(READING, {}).get(TEXT_ONLY)
-        facts[READING] = facts.get(READING, {}) | _install_reading(reading, report)
-        if further:
-            row, more = facts["drafts"][TEXT_ONLY], facts[READING][TEXT_ONLY]
+        of_text = [name for name in reading if name in RECIPES]
+        further = [name for name in of_text if not _is_same(DRAFTS / name, PAIR / "drafts" / name)]
+        before = facts.get(READING, {})
+        facts[READING] = before | _install_reading(reading, report)
+        for name, figures in (_measure(further, report) if further else {}).items():
+            row, more, earlier = facts["drafts"][name], facts[READING][name], before.get(name)
             # A longer run continues a shorter one, which the draft's sums have already.
             counted = earlier if earlier and earlier["steps"] < more["steps"] else dict.fromkeys(more, 0)
             sums = {key: row[key] + more[key] - counted[key] for key in ("steps", "minutes", "tokens")}
-            facts["drafts"][TEXT_ONLY] = row | _measure([TEXT_ONLY], report)[TEXT_ONLY] | sums
+            facts["drafts"][name] = row | figures | sums
     write_json(PAIR / FACTS_FILE, facts)
     write_card(PAIR)
     return PAIR
@@ -81,7 +82,7 @@ def _measure(names: Sequence[str], report: Callable[[str], None]) -> dict[str, d
 
 
 def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dict:
-    """Copies drafts that read the target's states, and the one that they are compared with; returns their facts."""
+    """Copies drafts that read the target's states, and those of text that learned beside them; returns their facts."""
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
     _describe({name: _reading_entry(name) for name in names})
@@ -128,7 +129,7 @@ def _describe(drafts: Mapping[str, str | dict]) -> None:
         "drafts": before.get("drafts", {}) | drafts,
         "default_draft": before.get("default_draft", DEFAULT),
         "draft_weights": "int4",
-        "pictures": READER.name,
+        "pictures": "pictures",
         "chat": True,
         "about": "chats in English, often wrong",
     }

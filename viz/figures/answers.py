@@ -5,10 +5,9 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from decoding.evaluation.results import STATIC_OPT, EvaluationResult
-from decoding.lookahead.lanes import spec_of
 
 from ..player.names import lane_name
-from .drawing import DOTTED, INK, Drawing, plain
+from .drawing import DOTTED, INK, Drawing
 from .evaluation import family
 
 CAUSES = {
@@ -43,13 +42,15 @@ def draw_static_sls(result: EvaluationResult) -> Drawing:
 
 
 def static_sentence(result: EvaluationResult, found: dict[int, float]) -> str:
-    """The fixed SL that validation chose, its speedup on the test prompts, and what guessing farther would give."""
+    """The fixed SL that validation chose, its speedup on the test prompts, and what the longest one would give."""
     count, static = result.setting.validation_prompts, result.find("speedup", STATIC_OPT)
     text = f"SL {result.static_opt}, chosen on {count} validation prompts"
     if static is not None:
         text += f", makes decoding {static.value:.2f} times as fast over {static.n} test prompts (simulated)"
-    longest = max(found, default=None)
-    return f"{text}; SL {longest} would make it {found[longest]:.2f} times as fast." if longest else f"{text}."
+    longest = max(found, default=result.static_opt)
+    if longest == result.static_opt:
+        return f"{text}."
+    return f"{text}; SL {longest} would make it {found[longest]:.2f} times as fast."
 
 
 def _two_lines(name: str) -> str:
@@ -82,11 +83,9 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     )
     figure.update_xaxes(title_text="speedup (times)", dtick=1, rangemode="tozero")
     figure.update_yaxes(automargin=True)
-    cause = max(reached, key=reached.__getitem__)
-    spec = spec_of(result.lanes[best])
-    name = plain(spec.title if spec else lane_name(best))
+    cause, name = max(reached, key=reached.__getitem__), lane_name(best)
     sentence = (
-        f"{lane_name(best)} is {speedup.value:.2f} times as fast as plain decoding. It would be {reached[cause]:.2f} "
+        f"{name} is {speedup.value:.2f} times as fast as plain decoding. It would be {reached[cause]:.2f} "
         f"times as fast {cause}: its largest loss."
     )
     return Drawing("eval-losses", f"{name} without each of its losses", sentence, figure, 320)

@@ -13,7 +13,7 @@ from decoding.lookahead.base import SL_CAP
 from decoding.records.text import counted
 
 from ..player.names import lane_name
-from .drawing import DOTTED, INK, MUTED, Drawing, error_bars, plain
+from .drawing import DOTTED, MUTED, Drawing, error_bars, plain
 
 # One colour and one symbol per draft, cheapest first.
 COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b", "#86715c")
@@ -180,9 +180,8 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
             name=name,
             marker={"color": colour, "symbol": symbol, "size": 12},
             customdata=[[draft.best_sl, _shape(draft)]],
-            hovertemplate=f"{name} at SL %{{customdata[0]}}, chosen on validation<br>%{{x:.3f}} passes a guess, "
-            "%{{y:.1%}} right"
-            "<br>%{customdata[1]}<extra></extra>",
+            hovertemplate=f"{name} at SL %{{customdata[0]}}, chosen on validation<br>"
+            "%{x:.3f} passes a guess, %{y:.1%} right<br>%{customdata[1]}<extra></extra>",
         )
     figure.update_xaxes(title_text="cost of a guess at the best SL (target passes)", range=[-0.02 * highest, highest])
     figure.update_yaxes(title_text="match rate", range=[0, 1.05], tickformat=".0%")
@@ -219,10 +218,6 @@ def equal_sentence(result: EvaluationResult) -> str:
         "Each curve connects equal speedups at the best fixed SL, computed as if all guesses were equally likely to "
         f"hold (the legend has what each draft gains on its texts){example}."
     )
-
-
-def _cost(result: EvaluationResult, draft: Draft) -> float:
-    return result.value("c", draft=draft.name)
 
 
 def _match(result: EvaluationResult, draft: Draft) -> float:
@@ -294,7 +289,7 @@ def draw_by_suite(result: EvaluationResult) -> Drawing:
             hovertemplate=f"{plain(draft.name)}, best policy {plain(lane_name(draft.best_lane))}, "
             "%{x}: %{y:.2f} times<extra></extra>",
         )
-    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"})
+    figure.add_hline(y=1, line=DOTTED)
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
     figure.update_layout(barmode="group")
     title = "Each draft with its best policy, by suite"

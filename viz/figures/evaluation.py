@@ -6,7 +6,7 @@ Each has a title and one sentence on what to look for, computed from the result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any
 
 import plotly.graph_objects as go
@@ -128,14 +128,14 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
     labels = [label for label in _by_speedup(result) if _is_compared(result, label)]
     figure = go.Figure()
     symbols = ("circle", "square-open", "diamond-open", "triangle-up-open", "cross-open")
-    for suite, symbol in zip(result.suites, symbols):
+    for suite, symbol in zip(result.suites, cycle(symbols)):
         cuts = _known(result, "cut", labels, suite)
         figure.add_scatter(
             y=_names(cuts),
             x=[100 * one.value for one in cuts],
             error_x=error_bars(cuts, factor=100) if suite == ALL else None,
             mode="markers",
-            name=suite,
+            name=plain(suite),
             marker={"color": INK if suite == ALL else MUTED, "symbol": symbol, "size": 11 if suite == ALL else 8},
             hovertemplate=f"{plain(suite)}, %{{y}}: %{{x:+.1f}}%<extra></extra>",
         )
@@ -342,7 +342,7 @@ def draw_course(result: EvaluationResult) -> Drawing:
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
     places = [(index + 0.5) / PLACES for index in range(PLACES)]
     shown = [(suite, course) for suite in result.suites if (course := result.curve("oracle_sl", suite=suite))]
-    for (suite, course), dash, colour in zip(shown, dashes, SUITE_COLOURS):
+    for (suite, course), dash, colour in zip(shown, cycle(dashes), cycle(SUITE_COLOURS)):
         figure.add_scatter(
             x=places,
             y=[course.get(place) for place in places],

@@ -50,12 +50,13 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
     """SL per iteration over output position: guessed as outline, accepted as fill, oracle's SL as a tick."""
     figure = make_subplots(rows=len(drafting), cols=1, shared_xaxes=True, vertical_spacing=0.22 / len(drafting))
     for row, (index, trace) in enumerate(drafting, start=1):
-        for part in _lookahead_parts(index, trace, legend=row == 1):
+        for part in _lookahead_parts(index, trace):
             figure.add_trace(part, row=row, col=1)
         figure.update_yaxes(range=[0, _top(trace) * 1.08], title_text="tokens", row=row, col=1)
         _name_row(figure, row, trace)
-    for again in [part for part in figure.data if part.name == DEEPEST][1:]:
-        again.showlegend = False
+    first = {part.name: part for part in reversed(figure.data)}  # of each name: what the legend shows
+    for part in figure.data:
+        part.showlegend = part.name is not None and first[part.name] is part
     figure.update_xaxes(rangemode="nonnegative")
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
     figure.update_layout(barmode="overlay", bargap=0)
@@ -64,7 +65,7 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
     return Drawing("lookahead", title, sentence, figure, height, follow=True, choice="along the text")
 
 
-def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar | go.Scatter]:
+def _lookahead_parts(index: int, trace: Trace) -> Iterable[go.Bar | go.Scatter]:
     iterations = trace.iterations
     colour, many = lane_style(trace.lane).ink, len(iterations) > MOST_OUTLINES
     where = {"x": [it.start for it in iterations], "width": [_width(it) for it in iterations], "offset": 0}
@@ -78,7 +79,6 @@ def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar 
         },
         name="guessed (outline or pale)",
         legendgroup="guessed",
-        showlegend=legend,
         **where,
         **shared,
     )
@@ -87,32 +87,29 @@ def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar 
         marker={"color": colour, "opacity": 0.6, "line": {"width": 0}},
         name="accepted (fill)",
         legendgroup="accepted",
-        showlegend=legend,
         **where,
         **shared,
     )
     if any(it.parents for it in iterations):
         deepest = [(it, it.deepest) for it in iterations if it.drafted]
-        yield _ticks(deepest, DEEPEST, True, {"color": colour, "width": 2.2, "dash": "dot"})
+        yield _ticks(deepest, DEEPEST, {"color": colour, "width": 2.2, "dash": "dot"})
     if any(it.holds is not None for it in iterations):
         top = _top(trace)
         held = [(it, it.holds) for it in iterations if it.holds is not None and it.holds <= top]
-        yield _ticks(held, HELD, legend, {"color": INK, "width": 1.8})
+        yield _ticks(held, HELD, {"color": INK, "width": 1.8})
         beyond = [it for it in iterations if (it.holds or 0) > top]
         if beyond:
             yield _holds_beyond(beyond, top)
 
 
-def _ticks(heights: list[tuple[Iteration, int]], name: str, legend: bool, line: dict[str, Any]) -> go.Scatter:
+def _ticks(heights: list[tuple[Iteration, int]], name: str, line: dict[str, Any]) -> go.Scatter:
     """A line over each of these iterations."""
     x: list[float | None] = []
     y: list[float | None] = []
     for it, height in heights:
         x += [it.start, it.start + _width(it), None]
         y += [height] * 2 + [None]
-    return go.Scatter(
-        x=x, y=y, mode="lines", line=line, hoverinfo="skip", name=name, legendgroup=name, showlegend=legend
-    )
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip", name=name, legendgroup=name)
 
 
 def _holds_beyond(iterations: list[Iteration], top: float) -> go.Scatter:
@@ -123,7 +120,6 @@ def _holds_beyond(iterations: list[Iteration], top: float) -> go.Scatter:
         mode="markers",
         marker={"color": INK, "symbol": "arrow-up", "size": 8},
         legendgroup=HELD,
-        showlegend=False,
         text=[f"would have held: {it.holds}" for it in iterations],
         hovertemplate="%{text}<extra></extra>",
     )

@@ -7,7 +7,6 @@ true for whichever run is shown.
 
 from __future__ import annotations
 
-import json
 import re
 from difflib import get_close_matches
 from functools import cache
@@ -163,10 +162,11 @@ def read_lesson(text: Any) -> dict[str, Any]:
     """Validate a lesson file; returns it JSON-ready. Raises UserError with the first error and its location."""
     if not isinstance(text, str):
         raise UserError("This is not a lesson file: it is not a text.")
-    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+    content = text.encode("utf-8", "surrogatepass")
+    if len(content) > MAX_BYTES:
         raise UserError(f"This lesson file is larger than {MAX_BYTES // 1000} kB, the limit.")
     try:
-        return Lesson.model_validate_json(text.encode("utf-8", "surrogatepass")).model_dump(exclude_none=True)
+        return Lesson.model_validate_json(content).model_dump(exclude_none=True)
     except (ValidationError, RecursionError) as error:
         raise UserError(f"This is not a lesson file: {first_fault(error)}") from error
 
@@ -194,4 +194,4 @@ def _lessons_and_faults(folder: Path) -> tuple[tuple[dict[str, Any], ...], tuple
             found.append(read_lesson(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # UserError is a ValueError
             faults.append(f"The lesson {path.name} is left out. {error}")
-    return tuple(json.loads(json.dumps(found))), tuple(faults)
+    return tuple(found), tuple(faults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding.analysis.seen import decides, log_probability, probabilities
+from decoding.analysis.seen import decides, log_probability
 from decoding.errors import UserError
 from decoding.records.proposal import path_to
 from decoding.records.text import pieces
@@ -41,9 +41,9 @@ def token_details(run: Run, lane: int, iteration: int, index: int) -> dict[str, 
     return {
         "text": _text(run, token.id),
         "fate": token.fate,
-        "where": _where(trace, it, iteration, index, token),
+        "where": _where(trace, it, iteration, index),
         "why": _why(run, it, index, token),
-        "policy": _policy(trace, it, index, token) if drafted else "",
+        "policy": _policy(it, index, token) if drafted else "",
         "rows": _rows(run, token),
         "picture": _by_picture(trace, it, index),
         "draft_top": _alternatives(run, token.draft_top),
@@ -60,7 +60,7 @@ def _find(run: Run, lane: int, iteration: int, index: int) -> tuple[Trace, Itera
     raise UserError("This run has no such token.")
 
 
-def _where(trace: Trace, it: Iteration, iteration: int, index: int, token: Token) -> str:
+def _where(trace: Trace, it: Iteration, iteration: int, index: int) -> str:
     drafted = index < it.n_drafted
     place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the target's own token"
     position = it.start + (len(_above(it, index)) if drafted else it.n_accepted)
@@ -116,7 +116,7 @@ def _check(run: Run, token: Token) -> str:
     return f"The draft's first choice{noise} is {own}, the target's is {theirs}."
 
 
-def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
+def _policy(it: Iteration, index: int, token: Token) -> str:
     """The policy's decision after this guess."""
     last = index == it.n_drafted - 1 and it.parents is None  # a tree lists its accepted guesses first
     outcome = _STOPPED[it.stop] if last else "kept guessing"
@@ -145,10 +145,12 @@ def _rows(run: Run, token: Token) -> list[list[str]]:
 def _by_picture(trace: Trace, it: Iteration, index: int) -> dict[str, Any] | None:
     """What the picture did for the text's token at the place of this one; None without a picture."""
     first_wrong = it.parents is None and index == it.n_accepted
-    position = it.start + (index if index < it.n_accepted else it.n_accepted)
-    if not (index < it.n_accepted or index >= it.n_drafted or first_wrong) or position >= len(trace.p_grey):
+    tokens, at = it.tokens, min(index, it.n_accepted)
+    at_its_place = index < it.n_accepted or index >= it.n_drafted or first_wrong
+    if not trace.p_grey or not at_its_place or at == len(tokens):
         return None
-    p, grey = probabilities(trace)[position]
+    grey = trace.p_grey[it.start + at]
+    p = grey if tokens[at].p_target is None else tokens[at].p_target
     text = "The picture decided this" if decides(p, grey) else "The picture did not decide this"
     rows = [["with the picture", log_probability(p)], ["with a grey one", log_probability(grey)]]
     return {

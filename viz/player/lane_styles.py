@@ -106,8 +106,8 @@ def _shade(sl: str | None, variant: int) -> str:
 
 
 def _number(policy: str) -> int:
-    others = [name for name in all_specs() if name not in _POLICIES]
-    return (*_POLICIES, *others).index(policy) if policy in all_specs() else 0
+    """The place of a known policy; one in a file of its own comes after those that are listed here."""
+    return list(dict.fromkeys((*_POLICIES, *all_specs()))).index(policy)
 
 
 def _argument(policy: str, argument: str | None) -> int:

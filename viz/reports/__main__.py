@@ -15,7 +15,7 @@ from .report import report_of
 
 
 def main(results: Annotated[list[Path], typer.Argument(help="result.json or drafts-result.json files.")]) -> None:
-    """Write report.html (for drafts: drafts-report.html) next to each result, and plotly.js once."""
+    """Write report.html (for drafts: drafts-report.html) next to each result."""
     try:
         for path in results:
             typer.echo(f"Wrote {write_html(report_of(load_result(path)), path.absolute().parent)}")

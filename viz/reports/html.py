@@ -23,27 +23,19 @@ STYLE = (
     "td,th{text-align:right;padding:.15rem .8rem .15rem 0;border-bottom:1px solid #ddd;white-space:nowrap}"
     "td:first-child,th:first-child,.words{text-align:left}"
 )
-LIBRARY = "plotly.min.js"
 _FIGURE: dict[str, Any] = {"include_plotlyjs": False, "full_html": False, "config": {"displayModeBar": False}}
 
 
 def write_html(report: Report, folder: Path) -> Path:
-    """Writes ``report`` as report.html (drafts-report.html), and plotly.js. Raises UserError."""
+    """Writes ``report`` as report.html (drafts-report.html). Raises UserError."""
     path = folder / ("drafts-report.html" if report.of_drafts else "report.html")
-    beside = f'<script src="{LIBRARY}" charset="utf-8"></script>'
-    write_text(path, _page(report.title, report.content("Measured"), beside))
-    if not (folder / LIBRARY).exists():
-        write_text(folder / LIBRARY, plotly.offline.get_plotlyjs())
+    write_text(path, whole_page(report.title, report.content("Measured")))
     return path
 
 
 def whole_page(title: str, content: dict[str, Any]) -> str:
-    """A tab's ``content`` (:meth:`.report.Report.content`) as one file that needs no other."""
-    return _page(title, content, f"<script>{plotly.offline.get_plotlyjs()}</script>")
-
-
-def _page(title: str, content: dict[str, Any], library: str) -> str:
-    """The whole document; every text in it is escaped. ``library`` is the element that brings plotly.js."""
+    """A tab's ``content`` (:meth:`.report.Report.content`) as one file that needs no other; every text is escaped."""
+    library = f"<script>{plotly.offline.get_plotlyjs()}</script>"
     head = f'<meta charset="utf-8">{_element("title", title)}<style>{STYLE}</style>{library}'
     body = [_element("h1", title), _element("p", content["stamp"]), *map(_section, content["sections"])]
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(body)}</body></html>'

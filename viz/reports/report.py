@@ -253,10 +253,10 @@ class DraftsReport(Report):
         return Section("Which draft and which SL are best here?", list(advice.sentences), code=code)
 
     def beside(self, folder: Path) -> list[str]:
-        path = EvaluationReport.shipped_file(self.result.setting.pair, folder)
-        if not path.is_file():
+        try:
+            evaluation = load_result(EvaluationReport.shipped_file(self.result.setting.pair, folder))
+        except UserError:  # there is none, or the other tab says what is wrong with it
             return []
-        evaluation = load_result(path)
         return [say for say in (beside_policy(self.result, evaluation), beside_sl(self.result, evaluation)) if say]
 
 

@@ -1,1 +1,1 @@
-"""Tools that measure the page: first paint, overhead, memory, what-if latency."""
+"""Tools: a Space's folder and its rehearsal, the recordings of the lessons, and the browser of rehearsal and tests."""

@@ -1,4 +1,4 @@
-"""Chromium for what visits the page: measurements, the rehearsal of a Space and the tests."""
+"""Chromium for what visits the page: the rehearsal of a Space and the tests."""
 
 from __future__ import annotations
 
