@@ -43,7 +43,7 @@ export function carry(run) { carried = run; }
 document.addEventListener("click", ({ target }) => {
   if (!carried || target.closest?.("button[role=tab]") !== tab()) return;
   const { run, timings } = carried;
-  whenReady((there) => there.openId(run, timings));
+  whenReady((there) => there.renew(there.openId(run, timings)));
 });
 
 /** Clicks the tab as soon as Gradio has added it. */
@@ -58,10 +58,10 @@ function selectTab() {
 }
 
 /** Open the step that decides about a token of the race, whose run has so many timings by now. */
-export function explain({ run, timings, lane, iteration, index, drafted }) {
+export function explain({ run, timings, lane, iteration, index }) {
   toLearn(async (there) => {
-    await there.openId(run, timings);
-    there.goTo({ place: "steps", lane, iteration, step: index < drafted ? "verdict" : "own" });
+    if (!(await there.openId(run, timings))) return; // it has said why
+    there.goTo({ place: "steps", lane, iteration });
     there.places.steps.towards(index);
     document.querySelector(".sl-steps [data-key=next]")?.focus({ preventScroll: true }); // the token has left the screen
   });

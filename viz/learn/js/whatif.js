@@ -23,8 +23,7 @@ const PRESETS = {
 const MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1)), COSTS = [0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]; // closer where drafts are
 
 export class WhatIf {
-  constructor(learn) {
-    this.learn = learn;
+  constructor() {
     this.node = aria(el("section", "sl-whatif"), { label: "What if" });
   }
 

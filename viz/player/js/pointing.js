@@ -94,9 +94,8 @@ const Pointing = {
   },
 
   explain({ lane, token }) {
-    const { drafted } = this.lanes[lane].iterations[token.iteration];
     this.forget();
-    this.options.explain({ lane, iteration: token.iteration, index: token.index, drafted });
+    this.options.explain({ lane, iteration: token.iteration, index: token.index });
   },
 
   async fetchDetails(lane, token) {
