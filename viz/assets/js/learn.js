@@ -2,19 +2,13 @@
 import { el } from "../../core/js/dom.js";
 
 const HOME = "speculoscope-learn";
-let loading = null, opened = null, wanted = [], carried = null;
-
-function load() {
-  return (loading ??= new Promise((resolve, reject) => {
-    document.head.append(Object.assign(el("link"), { rel: "stylesheet", href: `${HOME}/learn.css` }),
-      Object.assign(el("script"), { src: `${HOME}/learn.js`, onload: resolve, onerror: () => { loading = null; reject(new Error("no script")); } }));
-  }));
-}
+let opened = null, wanted = [], carried = null;
 
 export async function learn(element, server) {
   const root = element.querySelector(".sp-learn");
+  document.head.append(Object.assign(el("link"), { rel: "stylesheet", href: `${HOME}/learn.css` }));
   try {
-    await load();
+    await import(`./${HOME}/learn.js`);
   } catch {
     root.textContent = "The lessons could not be loaded. Reload the page in a moment.";
     return;

@@ -48,7 +48,7 @@ export function runId(id) {
 export const RUN_FILE = { most: 40 * 2 ** 20, limit: "40 MB, the limit of this page" };
 
 /** A button, and its hidden field, for a file of JSON: act(name, read), where read() gives the text or throws a sentence. */
-export function opener(title, { most, limit }, act, options) {
+export function opener(title, { most, limit }, act) {
   const field = Object.assign(el("input", "sp-file"), { type: "file", accept: ".json,application/json", hidden: true });
   field.addEventListener("change", () => {
     const [file] = field.files;
@@ -60,7 +60,7 @@ export function opener(title, { most, limit }, act, options) {
     }
     field.value = "";
   });
-  return [button(title, () => field.click(), options), field];
+  return [button(title, () => field.click()), field];
 }
 
 /** The text of a file; an error for one that holds none, whose substitutes would be longer than it is. */
