@@ -178,7 +178,7 @@ export class Lessons {
     const text = el("div", "sl-lesson-text", el("p", "sl-where", `${lesson.title} · step ${this.at + 1} of ${lesson.steps.length}`), el("h2", "", step.title),
       ...step.text.map((one) => el("p", "", fill(one, facts))));
     const missing = step.needs.filter((name) => facts[name] == null);
-    if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not contain what this step shows (${missing.map((name) => FACTS[name]).join("; ")}). Choose another run above, or continue.`));
+    if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not contain what this step shows (${missing.map((name) => FACTS[name][0]).join("; ")}). Choose another run above, or continue.`));
     if (this.missed) text.append(el("p", "sl-note sl-missing", this.missed));
     if (stage && this.showsSteps) text.append(this.away = this.buildAway());
     const rest = el("div", "sl-lesson-rest", step.question ? this.ask(step.question, facts) : null);
