@@ -255,7 +255,7 @@ class TakeAlong {
   async copy({ name, text }) {
     const isLink = name === "link", until = isLink && new URLSearchParams(text).get("until");
     const full = isLink ? `${window.location.origin}${window.location.pathname}${text}` : text;
-    const field = aria(el("textarea", "sp-copied", full), { label: name === "link" ? "Link" : "Command" });
+    const field = aria(el("textarea", "sp-copied", full), { label: isLink ? "Link" : "Command" });
     field.readOnly = true;
     field.rows = Math.min(4, 1 + Math.floor(full.length / 110));
     field.addEventListener("focus", () => field.select());

@@ -73,16 +73,6 @@ async function fileText(file) {
   }
 }
 
-/** Print only one node. */
-export function printNode(node) {
-  const sheet = el("div", "speculoscope sl-print", node);
-  document.body.append(sheet);
-  document.body.classList.add("sl-printing");
-  const done = () => { document.body.classList.remove("sl-printing"); sheet.remove(); };
-  window.addEventListener("afterprint", done, { once: true });
-  window.print();
-}
-
 const MAX_PACKED = 60000, MAX_UNPACKED = 8 * 2 ** 20; // characters of a fragment; bytes of a run
 
 /** The run file that a link carries after "#run=": deflated, in base64 for addresses. */

@@ -142,6 +142,9 @@ export class RunModel {
       + `${times(clock(simulated))}, ${this.timings === 1 ? "timed once" : `medians of ${this.timings} timings`}). Trust the clock.`;
   }
 
+  /** A warning beside simulated speedups where the run's timings contradict each other; else "". */
+  get warning() { return this.doubtful ? "This run's timings were unsteady, and these speedups rest on them." : ""; }
+
   /** Why this run gains less than `other`, in one sentence from both; "" where it does not, or nothing measured says why. */
   whySlower(other) {
     const [here, there] = [this, other].map((model) => model.lanes[model.lead]?.speedup?.median);

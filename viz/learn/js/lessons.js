@@ -1,11 +1,11 @@
 /* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
 import { aria, button, el } from "../../core/js/dom.js";
-import { memory, opener, printNode, save } from "../../core/js/files.js";
+import { memory, opener, save } from "../../core/js/files.js";
 import { clamp, count } from "../../core/js/format.js";
 import { FACTS, chanceAt, factsOf, fill, iterationFacts } from "./facts.js";
 import { KINDS, exampleOf } from "./kinds.js";
-import { figureOf, goalsOf, handout, teachersPage } from "./papers.js";
+import { figureOf, goalsOf, handout, printNode, teachersPage } from "./papers.js";
 import { Question } from "./questions.js";
 
 const LESSON_FILE = { most: 200_000, limit: "200 kB, the limit for a lesson" };
@@ -131,9 +131,9 @@ export class Lessons {
 
   shelf() {
     const cards = this.learn.index.lessons.map((lesson) => {
-      const done = (this.progress[lesson.id] || []).length, total = lesson.steps.length;
-      const state = done >= total ? "done" : done ? `${done} of ${total} steps done` : `${total} steps`;
-      const open = button(done && done < total ? "Continue" : "Start", () => this.learn.attempt(() => this.open(lesson, done < total ? firstMissing(this.progress[lesson.id], total) : 0)),
+      const done = this.progress[lesson.id] || [], total = lesson.steps.length, next = lesson.steps.findIndex((_, at) => !done.includes(at)); // -1: all are done
+      const state = next < 0 ? "done" : done.length ? `${done.length} of ${total} steps done` : `${total} steps`;
+      const open = button(done.length && next >= 0 ? "Continue" : "Start", () => this.learn.attempt(() => this.open(lesson, Math.max(0, next))),
         { cls: "sd-button sl-main", title: `${lesson.title}: open` });
       return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sd-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
@@ -149,7 +149,9 @@ export class Lessons {
   async showTeachers() {
     const paper = () => teachersPage(this, this.learn.index.lessons);
     this.node.replaceChildren(el("p", "sl-empty", "Reading the lessons' runs…"));
-    this.node.replaceChildren(el("p", "sl-bar", button("All lessons", () => this.leave()), button("Print", () => this.learn.attempt(async () => printNode(await paper())))), await paper());
+    const page = await paper();
+    if (this.lesson) return; // the reader has opened one meanwhile
+    this.node.replaceChildren(el("p", "sl-bar", button("All lessons", () => this.leave()), button("Print", () => this.learn.attempt(async () => printNode(await paper())))), page);
   }
 
   openFile(read) {
@@ -272,9 +274,4 @@ export class Lessons {
       this.learn.say(save({ name, mime: "text/html", text }));
     });
   }
-}
-
-function firstMissing(done = [], total = 0) {
-  const known = new Set(done);
-  return Math.max(0, Array.from({ length: total }, (_, i) => i).findIndex((i) => !known.has(i)));
 }

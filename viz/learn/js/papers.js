@@ -1,7 +1,6 @@
 /* What is read apart from the screen, too: a lesson's handout, the teacher's page with goals and answers, the glossary. */
 
 import { aria, button, definitions, el, table } from "../../core/js/dom.js";
-import { printNode } from "../../core/js/files.js";
 import { costSentence, iterationSentence } from "../../core/js/sentences.js";
 import { pictureFigure, tokenBox } from "../../core/js/tokens.js";
 import { treeOf } from "../../core/js/tree.js";
@@ -10,6 +9,16 @@ import { checksChart, lanesChart } from "./charts.js";
 import { factsOf, fill, iterationFacts } from "./facts.js";
 import { answersOf } from "./questions.js";
 import { Calculator, WhatIf } from "./whatif.js";
+
+/** Print only one node. */
+export function printNode(node) {
+  const sheet = el("div", "speculoscope sl-print", node);
+  document.body.append(sheet);
+  document.body.classList.add("sl-printing");
+  const done = () => { document.body.classList.remove("sl-printing"); sheet.remove(); };
+  window.addEventListener("afterprint", done, { once: true });
+  window.print();
+}
 
 /** All steps on their runs with their questions, and the answers at the end, for printing. */
 export async function handout(lessons, lesson) {

@@ -105,8 +105,7 @@ export class WhatIf {
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `With hindsight, the best SL is ${best.sl}, ${times(best.speedup)}.` : `No SL gains anything: plain decoding is best from c = ${small(this.turningPoint())} on.`));
     aria(said, { role: "status" });
-    const doubtful = model.doubtful ? el("p", "sl-note sl-missing", "This run's timings were unsteady, and these speedups rest on them.") : null;
-    this.out.replaceChildren(...[doubtful, said, el("p", "sl-more", `${asConfident} would reach ${times(reached)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
+    this.out.replaceChildren(...[model.warning && el("p", "sl-note sl-missing", model.warning), said, el("p", "sl-more", `${asConfident} would reach ${times(reached)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }
