@@ -172,6 +172,10 @@ def test_step_by_step_shows_a_place_after_the_other(opened, run):
     assert page.locator(".sl-caption .sl-sentence").inner_text() == before
     page.locator(".sd-tree button").nth(it.n_drafted - 1).click()
     assert "the draft gave it" in page.locator(".sl-numbers").inner_text()
+    page.evaluate("void (window.print = () => {})")
+    page.get_by_role("button", name="Print a handout").click()
+    page.locator(".sl-handout").wait_for(state="attached")
+    assert f"Iteration {number + 1}: guessed {it.n_drafted} as a tree" in page.locator(".sl-handout").text_content()
     for index, token in enumerate(it.drafted):  # as the race does that explains one
         page.evaluate("index => learn.places.steps.towards(index)", index)
         place = depths_of(it.parents)[index] + 1

@@ -43,7 +43,7 @@ def token_details(run: Run, lane: int, iteration: int, index: int) -> dict[str, 
         "fate": token.fate,
         "where": _where(trace, it, iteration, index, token),
         "why": _why(run, it, index, token),
-        "policy": _policy(trace, it, index, token) if drafted else "",
+        "policy": _policy(it, index, token) if drafted else "",
         "rows": _rows(run, token),
         "picture": _by_picture(trace, it, index),
         "draft_top": _alternatives(run, token.draft_top),
@@ -116,7 +116,7 @@ def _check(run: Run, token: Token) -> str:
     return f"The draft's first choice{noise} is {own}, the target's is {theirs}."
 
 
-def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
+def _policy(it: Iteration, index: int, token: Token) -> str:
     """The policy's decision after this guess."""
     last = index == it.n_drafted - 1 and it.parents is None  # a tree lists its accepted guesses first
     outcome = _STOPPED[it.stop] if last else "kept guessing"

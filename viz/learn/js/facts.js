@@ -49,7 +49,7 @@ export function factsOf(model) {
     c: draft ? model.costs.c[draft] : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9) });
   laneFacts(model, facts);
   if (replay) chainFacts(model, facts, draft);
-  samplingFacts(model, facts);
+  Object.assign(facts, model.lanes.flatMap((lane) => lane.iterations).map(keptByChance).find(Boolean));
   if (model.counts) pictureFacts(model.counts, model.picture.tokens, facts);
   return facts;
 }
@@ -88,11 +88,6 @@ function chainFacts(model, facts, draft) {
 function pictureFacts({ by_picture, rejected, rejected_by_picture }, picture_tokens, facts) {
   Object.assign(facts, { picture_tokens, by_picture, rejected, rejected_by_picture,
     rejected_share: rejected ? 100 * rejected_by_picture / rejected : null });
-}
-
-function samplingFacts(model, facts) {
-  const found = model.lanes.flatMap((lane) => lane.iterations).map(keptByChance).find(Boolean);
-  Object.assign(facts, found);
 }
 
 /** p, q and min(1, p/q) of the first guess of an iteration that is not sure to be kept; null where there is none. */
