@@ -223,6 +223,14 @@ def test_an_open_lesson_speaks_of_the_visitor_s_own_run_once_there_is_one(there)
     page.evaluate(f"() => {{ {LEARN}.mine = null; }}")
 
 
+def test_a_lesson_has_its_iteration_again_after_a_look_at_another_place(there):
+    page = there("?lesson=ten-steps&step=2")
+    for place in ("steps", "play", "steps"):
+        page.locator(f"[data-place={place}]").click()
+        page.locator("[data-place=lessons]").click()
+        assert page.locator(".sl-stage .sl-board").is_visible(), place
+
+
 def test_nothing_is_wider_than_a_phone(visit, page_url):
     page = learn_tab(visit(f"{page_url}?learn=play&run=first", **PHONE))
     page.locator("#sl-start").tap()

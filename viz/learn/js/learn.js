@@ -170,8 +170,7 @@ export class Learn {
     aria(this.body, { labelledby: `sl-tab-${place}` });
     const room = this.places[place];
     if (["play", "whatif"].includes(place) && this.model && room.model !== this.model) room.open(this.model);
-    if (place === "lessons" && this.places.steps.node.parentNode !== this.body) room.refresh();
-    if (place === "steps") room.refresh();
+    if (["lessons", "steps"].includes(place)) room.refresh(); // both show the same steps
     this.onwards.hidden = !["lessons", "steps"].includes(place);
     this.body.replaceChildren(OF_A_RUN.includes(place) && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
   }
