@@ -185,7 +185,7 @@ export class Learn {
     if (event.key === "Escape" && this.presenting) { this.setPresenting(false); return; }
     if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
     if (target.tagName === "BUTTON" && [" ", "Enter"].includes(event.key)) return;
-    if (target.getAttribute && target.getAttribute("role") === "tab") return;
+    if (target.getAttribute("role") === "tab") return;
     const room = this.places[this.place];
     if (event.key === "p" && !event.shiftKey && this.place === "lessons") this.setPresenting(!this.presenting);
     else if (!room.key || !room.key(event)) return;

@@ -7,8 +7,8 @@
  *   player.hear({kind, data})   live: the next event, of decoding/records/events.py. "iterations" data also
  *                               carries the texts of new tokens, {id: [text, hex bytes | null]}; "finished" data carries {payload}.
  *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause()
- *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position, t}, and 'sd:end' when
- *   a replay has ended.
+ *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position}, and 'sd:end' when a
+ *   replay has ended.
  *
  * Texts of models and users reach the page only through textContent. The layout does not change while the clock runs:
  * tokens are laid out once and only become visible, so that frames are short and the text does not move.
@@ -269,8 +269,6 @@ export class Player {
   }
 
   emit(lane, position) {
-    this.root.dispatchEvent(new CustomEvent("sd:position", {
-      bubbles: true, detail: { lane: this.laneAt(lane).lane, position, t: this.t },
-    }));
+    this.root.dispatchEvent(new CustomEvent("sd:position", { bubbles: true, detail: { lane: this.laneAt(lane).lane, position } }));
   }
 }

@@ -204,6 +204,7 @@ const Pointing = {
   },
 
   tap(event) {
+    if (event.target.closest(".sd-pop .sd-close")) { this.unpin(); return; }
     if (!event.target.closest(".sd-pop")) this.holdPopup(false);
     const found = this.tokenOf(event.target);
     const figure = event.target.closest(".sd-fig");
