@@ -54,7 +54,7 @@ def test_an_iteration_is_shown_step_by_step(there):
     page.keyboard.press("ArrowLeft")
     assert sentence(page) == sentences[-2]
     page.get_by_role("button", name="a rejection").click()
-    assert sentence(page).startswith("Check:")
+    assert sentence(page).startswith("Check:") and page.evaluate(f"{LEARN}.query().get('lane')") == "1"
 
 
 @pytest.mark.parametrize("after", [0, 2])
@@ -91,6 +91,7 @@ def test_who_guesses_all_and_checks_never_plays_static(there):
     assert regrets == pytest.approx(page.evaluate(f"{GAME}.spent") - best.cost, abs=0.3)
     page.get_by_role("button", name="Step through my lane").click()
     assert "guess" in sentence(page).lower()
+    assert not page.evaluate(f"{LEARN}.query().has('lane')")  # nobody else has it
 
 
 def test_it_is_played_by_keys_and_the_best_is_kept(there):

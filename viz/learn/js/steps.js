@@ -54,7 +54,12 @@ export class Steps {
     return lane;
   }
 
-  get state() { return this.lane ? { lane: this.lanes.indexOf(this.lane), ...this.at } : {}; }
+  /** Where it is, for a link: on a lane of the run, or the invented one after them. Other lanes were made here, and no link names them. */
+  get state() {
+    const lane = this.lane ? this.lanes.indexOf(this.lane) : Infinity;
+    return lane <= this.model?.lanes.length ? { lane, ...this.at } : {};
+  }
+
   get steps() { return stepsOf(this.model, this.lane, this.at.iteration); }
   get blocked() { return this.hides && this.steps[this.at.step].kind === "check" && this.it.drafted > 0 && !this.bets.has(this.it); }
   get it() { return this.lane.iterations[this.at.iteration]; }
