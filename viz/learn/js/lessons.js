@@ -66,7 +66,7 @@ export class Lessons {
   async toStep(at) {
     Object.assign(this, { at, ended: false });
     const { lesson, step } = this, { id, note } = this.runFor(step);
-    if (id && (!this.model || this.model.id !== id)) await this.learn.openId(id);
+    if (id) await this.learn.openId(id);
     if (this.lesson !== lesson || this.step !== step) return; // the reader has gone on, or has left
     this.refresh();
     if (note) this.learn.say(note);
