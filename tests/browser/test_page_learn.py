@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from decoding.analysis.whatif import simulate_lane
 from tests.page_server import first_run
@@ -53,7 +54,16 @@ def test_an_iteration_is_shown_step_by_step(there):
     page.keyboard.press("ArrowLeft")
     assert sentence(page) == sentences[-2]
     page.get_by_role("button", name="a rejection").click()
-    assert sentence(page).startswith("Check:")
+    assert sentence(page).startswith("Check:") and page.evaluate(f"{LEARN}.query().get('lane')") == "1"
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_rejected_guess_says_whether_others_followed_it(there, after):
+    iterations = enumerate(first_run().lanes[1].iterations)
+    found, it = next((i, it) for i, it in iterations if it.n_drafted - it.n_accepted == after + 1)
+    page = there(f"?learn=steps&run=first&lane=1&iteration={found}&step={it.n_drafted + 1 + it.n_accepted}")
+    said = sentence(page)
+    assert "Rejected." in said and said.endswith("The guesses after it no longer count.") == (after > 0)
 
 
 def test_a_hidden_verdict_waits_for_a_bet(there):
@@ -81,6 +91,7 @@ def test_who_guesses_all_and_checks_never_plays_static(there):
     assert regrets == pytest.approx(page.evaluate(f"{GAME}.spent") - best.cost, abs=0.3)
     page.get_by_role("button", name="Step through my lane").click()
     assert "guess" in sentence(page).lower()
+    assert not page.evaluate(f"{LEARN}.query().has('lane')")  # nobody else has it
 
 
 def test_it_is_played_by_keys_and_the_best_is_kept(there):
@@ -166,6 +177,59 @@ def test_a_run_of_one_s_own_travels_in_the_link(there, visit, page_url):
     assert "my very own text" in other.locator(".sl-prompt").first.inner_text()
     other.evaluate(f"([query, packed]) => {LEARN}.follow(query, packed)", ["?" + query, f"#{packed[:-40]}"])
     assert "cut or changed" in other.locator(".sl-root > .sl-status").inner_text()
+
+
+HELD = f"""(run) => {{  // the server's answer for that run waits until it is let go
+  const learn = {LEARN}, server = learn.server;
+  let go;
+  learn.server = {{ ...server, open_run: async (query) => {{
+    if (query.run === run) await new Promise((done) => {{ go = done; }});
+    return server.open_run(query);
+  }} }};
+  window.late = learn.places.lessons.toStep(3);
+  window.letGo = () => {{ learn.server = server; go(); return late; }};
+}}"""
+
+
+def test_a_run_that_comes_late_is_not_shown_over_what_was_chosen_meanwhile(there):
+    page = there("?lesson=dice")
+    page.evaluate(HELD, "lesson-coupling")
+    page.evaluate(f"{LEARN}.places.lessons.toStep(1)")
+    page.evaluate("letGo()")
+    assert page.evaluate(f"{LEARN}.model.id") == "lesson-sampling"
+    assert "step 2 of" in page.locator(".sl-lesson-text .sl-where").inner_text()
+    page.evaluate(HELD, "lesson-coupling")
+    page.locator("[data-place=lessons]").click()  # back to the list while the run is on its way
+    page.evaluate("letGo()")
+    assert page.locator(".sl-cards").is_visible() and page.locator(".sl-root > .sl-status").inner_text() == ""
+
+
+def test_where_the_visitor_s_own_run_is_gone_the_tab_says_so(there):
+    page = there("?learn=steps&run=first")
+    page.evaluate(f"() => {{ {LEARN}.mine = 'opened-gone'; }}")
+    page.locator("[data-place=whatif]").click()
+    expect(page.locator(".sl-root > .sl-status")).to_contain_text("no longer, kept here")
+    page.evaluate(f"() => {{ {LEARN}.mine = null; }}")
+
+
+def test_an_open_lesson_speaks_of_the_visitor_s_own_run_once_there_is_one(there):
+    page = there("?lesson=ten-steps&step=2")
+    page.get_by_role("tab", name="Race").click()
+    open_text(page.locator("#race .sp-file"), make_run(n_tokens=30, prompt="my very own text"))
+    expect(page.locator("#race .sd-badge")).to_contain_text("imported")
+    page.get_by_role("tab", name="Learn").click()
+    page.wait_for_function(f"{LEARN}.model.badge.kind === 'imported'")
+    expect(page.get_by_text("another one is on screen")).to_be_hidden()
+    assert page.evaluate(f"{LEARN}.model.lanes.includes({LEARN}.places.lessons.shown.lane)")
+    page.evaluate(f"() => {{ {LEARN}.mine = null; }}")
+
+
+def test_a_lesson_has_its_iteration_again_after_a_look_at_another_place(there):
+    page = there("?lesson=ten-steps&step=2")
+    for place in ("steps", "play", "steps"):
+        page.locator(f"[data-place={place}]").click()
+        page.locator("[data-place=lessons]").click()
+        assert page.locator(".sl-stage .sl-board").is_visible(), place
 
 
 def test_nothing_is_wider_than_a_phone(visit, page_url):

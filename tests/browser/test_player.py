@@ -277,6 +277,11 @@ def test_the_threshold_slider_re_simulates(page, run):
     text = page.locator(".sd-threshold p").nth(1).inner_text()
     assert f"Simulated at 0.20: {expected.speedup:.2f}×, {expected.counts.target_passes} target passes" in text
     assert page.locator(".sd-threshold .sd-dot-a").first.get_attribute("d")
+    assert "Best for this run, with hindsight: " in text
+    page.evaluate("Object.assign(player.payload, {doubtful: true})")  # no speedup is given then
+    page.locator(".sd-threshold input").first.fill("4")
+    assert "×" not in page.locator(".sd-threshold p").nth(1).inner_text()
+    page.evaluate("Object.assign(player.payload, {doubtful: false})")
 
 
 def test_below_the_player_stand_every_static_sl_and_the_settings(page, run):

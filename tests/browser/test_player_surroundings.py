@@ -133,7 +133,7 @@ def test_a_phone_has_tabs_and_a_sheet(shown):
     box = sheet.bounding_box()
     assert box["x"] == 0 and box["width"] == 390 and round(box["y"] + box["height"]) == 844
     page.get_by_role("button", name="Close").tap()
-    assert not sheet.is_visible()
+    assert not sheet.is_visible() and page.locator(".sd-same").count() == 0
     rail, play = page.locator(".sd-rail").bounding_box(), page.locator(".sd-play").bounding_box()
     assert rail["y"] > play["y"] + play["height"] - 1  # a row of its own
 

@@ -1,5 +1,6 @@
 """Iterations whose guesses branch, in the player and step by step in the Learn tab."""
 
+import json
 from copy import deepcopy
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from tests.browser.opening import PHONE, hear_events, lane_text, live_events, op
 from tests.browser.pointing import serious_light_or_dark
 from tests.toy import ToyPair, quick_run
 from viz.export import export_lesson
+from viz.learn.lessons import read_lesson
 from viz.player.details import token_details
 from viz.player.payload import run_payload
 
@@ -143,7 +145,7 @@ def test_step_by_step_shows_a_place_after_the_other(opened, run):
     show = {"view": "steps", "lane": "tree:8", "iteration": number}
     lesson = {"id": "tree", "title": "T", "about": "a", "minutes": 1, "recording": "tree"}
     steps = [{"title": "One", "text": ["Text."], "show": show}]
-    page = opened(export_lesson({**lesson, "steps": steps}, run_payload(run, details=True)))
+    page = opened(export_lesson(read_lesson(json.dumps({**lesson, "steps": steps})), run_payload(run, details=True)))
     said, seen, spent = [], [], []
     for _ in range(40):
         said.append(page.locator(".sl-caption .sl-sentence").inner_text())
@@ -170,6 +172,10 @@ def test_step_by_step_shows_a_place_after_the_other(opened, run):
     assert page.locator(".sl-caption .sl-sentence").inner_text() == before
     page.locator(".sd-tree button").nth(it.n_drafted - 1).click()
     assert "the draft gave it" in page.locator(".sl-numbers").inner_text()
+    page.evaluate("void (window.print = () => {})")
+    page.get_by_role("button", name="Print a handout").click()
+    page.locator(".sl-handout").wait_for(state="attached")
+    assert f"Iteration {number + 1}: guessed {it.n_drafted} as a tree" in page.locator(".sl-handout").text_content()
     for index, token in enumerate(it.drafted):  # as the race does that explains one
         page.evaluate("index => learn.places.steps.towards(index)", index)
         place = depths_of(it.parents)[index] + 1

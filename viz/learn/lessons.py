@@ -32,7 +32,7 @@ def known_facts() -> frozenset[str]:
     """The names that texts may use in braces: those in the table of the browser's script, which computes them."""
     source = (Path(__file__).parent / "js" / "facts.js").read_text(encoding="utf-8")
     table = source[source.index("const FACTS = {") : source.index("};")]
-    return frozenset(re.findall(r"(?:^|[,{])\s*([a-z_0-9]+): \"", table, re.MULTILINE))
+    return frozenset(re.findall(r"(?:^|,)\s*([a-z_0-9]+): \[", table, re.MULTILINE))
 
 
 def _with_known_facts(text: str) -> str:

@@ -231,7 +231,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
 def _recorded(iteration: Iteration) -> dict[str, Any]:
     """What is recorded of an iteration and its tokens besides their fates."""
     tokens = [asdict(token) for token in iteration.all_tokens]
-    return {"stop": iteration.stop, "score": iteration.score, "tokens": tokens}
+    return {"stop": iteration.stop, "tokens": tokens}
 
 
 def _figure(figure: LaneFigure) -> dict[str, str]:

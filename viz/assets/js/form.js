@@ -44,7 +44,7 @@ async function drawnSmall(file) {
 
 /** On phones the form is collapsed, so that the race is on the first screen. */
 document.addEventListener("click", (event) => {
-  const fold = event.target.closest && event.target.closest(".sp-unfold");
+  const fold = event.target.closest?.(".sp-unfold");
   if (fold) aria(fold, { expanded: fold.closest(".sp-form").classList.toggle("sp-open") });
 });
 

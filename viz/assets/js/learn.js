@@ -2,19 +2,13 @@
 import { el } from "../../core/js/dom.js";
 
 const HOME = "speculoscope-learn";
-let loading = null, opened = null, wanted = [], carried = null;
-
-function load() {
-  return (loading ??= new Promise((resolve, reject) => {
-    document.head.append(Object.assign(el("link"), { rel: "stylesheet", href: `${HOME}/learn.css` }),
-      Object.assign(el("script"), { src: `${HOME}/learn.js`, onload: resolve, onerror: () => { loading = null; reject(new Error("no script")); } }));
-  }));
-}
+let opened = null, wanted = [], carried = null;
 
 export async function learn(element, server) {
   const root = element.querySelector(".sp-learn");
+  document.head.append(Object.assign(el("link"), { rel: "stylesheet", href: `${HOME}/learn.css` }));
   try {
-    await load();
+    await import(`./${HOME}/learn.js`);
   } catch {
     root.textContent = "The lessons could not be loaded. Reload the page in a moment.";
     return;
@@ -43,7 +37,7 @@ export function carry(run) { carried = run; }
 document.addEventListener("click", ({ target }) => {
   if (!carried || target.closest?.("button[role=tab]") !== tab()) return;
   const { run, timings } = carried;
-  whenReady((there) => there.openId(run, timings));
+  whenReady((there) => there.renew(there.openId(run, timings)));
 });
 
 /** Clicks the tab as soon as Gradio has added it. */
@@ -58,10 +52,10 @@ function selectTab() {
 }
 
 /** Open the step that decides about a token of the race, whose run has so many timings by now. */
-export function explain({ run, timings, lane, iteration, index, drafted }) {
+export function explain({ run, timings, lane, iteration, index }) {
   toLearn(async (there) => {
-    await there.openId(run, timings);
-    there.goTo({ place: "steps", lane, iteration, step: index < drafted ? "verdict" : "own" });
+    if (!(await there.openId(run, timings))) return; // it has said why
+    there.goTo({ place: "steps", lane, iteration });
     there.places.steps.towards(index);
     document.querySelector(".sl-steps [data-key=next]")?.focus({ preventScroll: true }); // the token has left the screen
   });

@@ -21,13 +21,11 @@ class Race {
     Object.assign(this, { server, trigger });
     this.status = new Status(element.querySelector(".sp-status"));
     this.run = null; // the id of the finished run on screen
-    this.t = 0;
     this.early = takeOver(element.querySelector(".sp-player"));
     this.root = element.querySelector(".sp-player");
     this.player = this.early ? this.early.player : mount(this.root);
     this.player.options.details = (lane, it, at) => this.details(lane, it, at);
     this.player.options.explain = (where) => { if (this.run) explain({ ...this.made, ...where }); };
-    this.root.addEventListener("sd:position", (event) => { this.t = event.detail.t; });
     this.take = new TakeAlong(element.querySelector(".sp-take"), this);
     this.plots = new Plots(element.querySelector(".sp-plots"), {
       fetch: (run) => ask(server.figures({ run })),
@@ -248,14 +246,14 @@ class TakeAlong {
   say(text) { this.note.textContent = text; }
 
   fetch(kind, use) {
-    return orSay((text) => this.say(text), async () => use(await ask(this.race.server.take({ run: this.run, kind, t: this.race.t }))));
+    return orSay((text) => this.say(text), async () => use(await ask(this.race.server.take({ run: this.run, kind, t: this.race.player.t }))));
   }
 
   /** Copies to the clipboard; the text is also shown, since the browser may refuse. */
   async copy({ name, text }) {
     const isLink = name === "link", until = isLink && new URLSearchParams(text).get("until");
     const full = isLink ? `${window.location.origin}${window.location.pathname}${text}` : text;
-    const field = aria(el("textarea", "sp-copied", full), { label: name === "link" ? "Link" : "Command" });
+    const field = aria(el("textarea", "sp-copied", full), { label: isLink ? "Link" : "Command" });
     field.readOnly = true;
     field.rows = Math.min(4, 1 + Math.floor(full.length / 110));
     field.addEventListener("focus", () => field.select());

@@ -178,7 +178,7 @@ export class Plots {
       const [library, { figures }] = await Promise.all([load(), this.fetch(run)]);
       if (run !== this.run) return;
       await this.draw(library, figures);
-      this.note.textContent = figures.length ? "" : "No lane of this run drafted anything, so there is nothing to plot.";
+      if (run === this.run) this.note.textContent = figures.length ? "" : "No lane of this run drafted anything, so there is nothing to plot.";
     } catch (error) {
       if (run === this.fetched) this.fetched = null;
       this.note.textContent = error.message;

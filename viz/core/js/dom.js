@@ -21,7 +21,7 @@ export function aria(node, { role, ...states }) {
 
 export function svg(tag, attributes, ...children) {
   const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes || {})) if (value != null) node.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes)) if (value != null) node.setAttribute(name, value);
   node.append(...children);
   return node;
 }

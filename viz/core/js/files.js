@@ -48,7 +48,7 @@ export function runId(id) {
 export const RUN_FILE = { most: 40 * 2 ** 20, limit: "40 MB, the limit of this page" };
 
 /** A button, and its hidden field, for a file of JSON: act(name, read), where read() gives the text or throws a sentence. */
-export function opener(title, { most, limit }, act, options) {
+export function opener(title, { most, limit }, act) {
   const field = Object.assign(el("input", "sp-file"), { type: "file", accept: ".json,application/json", hidden: true });
   field.addEventListener("change", () => {
     const [file] = field.files;
@@ -60,7 +60,7 @@ export function opener(title, { most, limit }, act, options) {
     }
     field.value = "";
   });
-  return [button(title, () => field.click(), options), field];
+  return [button(title, () => field.click()), field];
 }
 
 /** The text of a file; an error for one that holds none, whose substitutes would be longer than it is. */
@@ -71,16 +71,6 @@ async function fileText(file) {
   } catch (error) {
     throw new Error(`${file.name} is not a text file: open a JSON file.`, { cause: error });
   }
-}
-
-/** Print only one node. */
-export function printNode(node) {
-  const sheet = el("div", "speculoscope sl-print", node);
-  document.body.append(sheet);
-  document.body.classList.add("sl-printing");
-  const done = () => { document.body.classList.remove("sl-printing"); sheet.remove(); };
-  window.addEventListener("afterprint", done, { once: true });
-  window.print();
 }
 
 const MAX_PACKED = 60000, MAX_UNPACKED = 8 * 2 ** 20; // characters of a fragment; bytes of a run

@@ -25,16 +25,12 @@ class Token {
 }
 Token.prototype.tops = [[], []]; // the draft's and the target's most probable tokens here: [text, probability]
 
-/** An iteration: {start, fates, drafted, accepted, emitted (0 or 1), tokens}, and on the decode clock, in seconds,
+/** An iteration: {lane, start, fates, drafted, accepted, emitted (0 or 1), tokens}, and on the decode clock, in seconds,
  * {t0, draftEnd, checkEnd, end}; draftShare: the part of the time until draftEnd that is not the policy's. Where its guesses
  * branch, parents: the index of the guess that each follows, -1 for the text; the accepted ones come first. Else null.
  * steps: passes of the draft, one for each guess of a chain, and for each place of a tree that it read. */
 class Iteration {
-  constructor(lane, fields) {
-    Object.assign(this, fields);
-    Object.defineProperty(this, "lane", { value: lane }); // not enumerable: a lane can be written as JSON
-  }
-
+  constructor(fields) { Object.assign(this, fields); }
   get guesses() { return this.tokens.slice(0, this.drafted); }
   get own() { return this.emitted ? this.tokens[this.drafted] : null; }
   get gives() { return this.accepted + this.emitted; }
@@ -52,7 +48,7 @@ class Iteration {
 const NOTHING = { drafted: 0, steps: 0, accepted: 0, kept: 0 };
 
 export class Lane {
-  #joiner; #vocab; #near = []; // of its text so far, the last ids. Private: a lane can be written as JSON
+  #joiner; #vocab; #near = []; // of its text so far, the last ids
 
   constructor(about, vocab) {
     Object.assign(this, { name: "", caption: "", figures: [], simulated: false }, about);
@@ -71,8 +67,8 @@ export class Lane {
     const t0 = this.end, draftEnd = t0 + draft + policy, depths = depthsOf(parents ?? []);
     const emitted = "cbp".includes(fates[fates.length - 1] || "-") ? 1 : 0, accepted = fates.split("a").length - 1;
     const branches = depths.some((depth, k) => depth !== k), drafted = fates.length - emitted;
-    const iteration = new Iteration(this, {
-      start, fates, emitted, accepted, t0, draftEnd, drafted,
+    const iteration = new Iteration({
+      lane: this, start, fates, emitted, accepted, t0, draftEnd, drafted,
       parents: branches ? parents : null,
       steps: reads ?? (branches ? new Set(parents).size : drafted),
       draftShare: draft + policy > 0 ? draft / (draft + policy) : 1,

@@ -165,10 +165,10 @@ export const POLICIES = {
   costaware: (argument, tuned) => (tuned ? new CostAware(tuned, numberOf(argument)) : null),
 };
 
-/** "wide/static:5" -> {text, draft, policy, argument}; null if it is not a lane. */
+/** "wide/static:5" -> {draft, policy, argument}; null if it is not a lane. */
 export function parseLane(text) {
   const match = /^(?:([A-Za-z0-9][A-Za-z0-9._/-]*)\/)?([a-z_+-]+)(?::(.+))?$/.exec(String(text).trim());
-  return match ? { text: match[0], draft: match[1] || null, policy: match[2], argument: match[3] ?? null } : null;
+  return match ? { draft: match[1] || null, policy: match[2], argument: match[3] ?? null } : null;
 }
 
 /** A new policy for a lane; null if it is not ported or not fitted. tuned: fitted parameters by policy name. */

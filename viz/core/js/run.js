@@ -6,21 +6,24 @@ import { pieces } from "./pieces.js";
 import { Static, Watched, makePolicy, parseLane } from "./policies.js";
 import { Replay, SL_CAP, checkCost, iterationCost, plainCost, simulate } from "./replay.js";
 
+/** The one of the highest speedup; of several, the first. */
+export const bestOf = (some) => some.reduce((best, one) => (one.speedup > best.speedup ? one : best));
+
 export class RunModel {
   constructor(payload) {
     Object.assign(this, payload);
     this.replays = new Map();
     this.sweeps = new Map();
     this.lanes = payload.lanes.map((data, index) => Object.assign(measuredLane(data, this.costs, this.vocab), { index }));
-    this.lanes.forEach((lane, i) => payload.lanes[i].details && this.addDetails(lane, payload.lanes[i].details));
+    for (const lane of this.lanes) if (lane.details) this.addDetails(lane);
     this.plain = this.lanes.find((lane) => lane.policy === "autoregressive") || null;
     this.nTokens = (this.chains[this.draft]?.target || (this.plain || this.lanes[0])?.output || []).length;
   }
 
   /** Adds to the tokens and iterations of a lane what is recorded of them besides fates and texts. */
-  addDetails(lane, details) {
-    details.forEach(({ stop, score, tokens }, i) => {
-      const it = Object.assign(lane.iterations[i], { stop, score });
+  addDetails(lane) {
+    lane.details.forEach(({ stop, tokens }, i) => {
+      const it = Object.assign(lane.iterations[i], { stop });
       it.tokens.forEach((token, k) => Object.assign(token, tokens[k], { // the fate is known as a letter
         fate: token.fate, p: tokens[k].p_draft, other: this.word(tokens[k].target_choice),
         tops: [this.alternatives(tokens[k].draft_top), this.alternatives(tokens[k].target_top)],
@@ -103,9 +106,7 @@ export class RunModel {
     return ran.map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median]);
   }
 
-  bestStatic(costs = this.costs, draft = this.draft) {
-    return this.sweep(costs, draft).reduce((best, one) => (!best || one.speedup > best.speedup ? one : best), null);
-  }
+  bestStatic(costs = this.costs, draft = this.draft) { return bestOf(this.sweep(costs, draft)); }
 
   /** The lane replayed with a threshold that is `value` (or, where its policy computes it, `value` times its own), with
    * `scores`: [score, threshold] of each of its guesses, null where the policy was not asked. */
@@ -140,6 +141,9 @@ export class RunModel {
     return `At these costs ${simulated.name} comes first of the lanes that ran; on the clock it was ${timed.name} (${times(clock(timed))} against `
       + `${times(clock(simulated))}, ${this.timings === 1 ? "timed once" : `medians of ${this.timings} timings`}). Trust the clock.`;
   }
+
+  /** A warning beside simulated speedups where the run's timings contradict each other; else "". */
+  get warning() { return this.doubtful ? "This run's timings were unsteady, and these speedups rest on them." : ""; }
 
   /** Why this run gains less than `other`, in one sentence from both; "" where it does not, or nothing measured says why. */
   whySlower(other) {

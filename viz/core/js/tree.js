@@ -4,7 +4,7 @@
  * still to come, wherever the draft's probabilities put them.
  */
 
-import { aria, el, svg } from "./dom.js";
+import { aria, button, el, svg } from "./dom.js";
 import { tokenBox } from "./tokens.js";
 
 const HIGH = 30, GAP = 24, TEXT = 20; // px: a row, the space before a column, the place of the text before all
@@ -42,15 +42,12 @@ function layOut(it, byChance, withOwn) {
  * one; byChance: see layOut. Arrow keys lead to the guess before or after, and to the one above or below. */
 export function treeOf(it, { fate = (k) => it.tokens[k].outcome, shown = () => true, choose = () => {}, chosen = 0, byChance = false } = {}) {
   const { nodes, text, width, height, left } = layOut(it, byChance, Boolean(it.own) && shown(it.drafted));
-  const buttons = it.tokens.slice(0, text).map((token, k) => nodeButton(it, k, fate(k), shown(k), nodes[k], left));
-  const pick = (k) => {
-    buttons.forEach((node, i) => { aria(node, { pressed: i === k }).tabIndex = i === k ? 0 : -1; });
-    choose(k);
-  };
+  const press = (k) => buttons.forEach((node, i) => { aria(node, { pressed: i === k }).tabIndex = i === k ? 0 : -1; });
+  const pick = (k) => { press(k); choose(k); };
+  const buttons = it.tokens.slice(0, text).map((token, k) => nodeButton(it, k, fate(k), shown(k), nodes[k], left, () => pick(k)));
   const lines = nodes.slice(0, text).flatMap((node, k) => (shown(k) ? [line(node, nodes[node.parent], isKept(fate(k)), left)] : []));
   const inner = el("div", "sd-tree-in", svg("svg", { width, height, "aria-hidden": "true" }, ...lines, svg("circle", { cx: 6, cy: HIGH / 2, r: 4 })), ...buttons);
   Object.assign(inner.style, { width: `${width}px`, height: `${height}px` });
-  buttons.forEach((node, k) => node.addEventListener("click", () => pick(k)));
   inner.addEventListener("keydown", (event) => {
     const from = buttons.indexOf(event.target), to = from < 0 ? null : neighbour(nodes, from, event.key);
     if (to == null) return;
@@ -59,15 +56,15 @@ export function treeOf(it, { fate = (k) => it.tokens[k].outcome, shown = () => t
     pick(to);
     buttons[to].focus();
   });
-  buttons.forEach((node, i) => { aria(node, { pressed: i === chosen }).tabIndex = i === chosen ? 0 : -1; });
+  press(chosen);
   return aria(el("div", "sd-tree", inner), { role: "group", label: "Guesses of this iteration as a tree; arrow keys lead through it" });
 }
 
 const isKept = (fate) => ["accepted", "correction", "bonus"].includes(fate);
 
-function nodeButton(it, k, fate, shown, { row, column }, left) {
-  const { text, depth } = it.tokens[k], node = el("button", "", tokenBox(text, fate));
-  Object.assign(node, { type: "button", title: text, hidden: !shown });
+function nodeButton(it, k, fate, shown, { row, column }, left, act) {
+  const { text, depth } = it.tokens[k], node = button(tokenBox(text, fate), act, { title: text, cls: "" });
+  node.hidden = !shown;
   Object.assign(node.style, { left: `${left(column)}px`, top: `${row * HIGH + 2}px` });
   const siblings = k < it.drafted ? it.parents.filter((parent) => parent === it.parents[k]).length : 0;
   return aria(node, { label: `${text}, ${fate}, place ${depth + 1}${siblings > 1 ? `, one of ${siblings} guesses for it` : ""}` });

@@ -1,18 +1,19 @@
 /* Charts of the Learn tab. */
 
-import { aria, el, part, svg } from "../../core/js/dom.js";
+import { aria, el, isNarrow, part, svg } from "../../core/js/dom.js";
 import { clamp, count, fixed, percent, times } from "../../core/js/format.js";
-import { chartSize } from "../../core/js/charts.js";
-import { checkCost } from "../../core/js/replay.js";
+import { SL_CAP, checkCost } from "../../core/js/replay.js";
 
-/** Speedups as cells, which are built once and then only recoloured. The run's cell is outlined. */
+const SLS = Array.from({ length: SL_CAP }, (_, i) => i + 1);
+
+/** Speedups over the SL and the numbers `columns`, as cells, which are built once and then only recoloured. The run's cell is outlined. */
 export class HeatMap {
-  constructor({ columns, rows, xLabel, yLabel, xText = String, yText = String }) {
-    Object.assign(this, { columns, rows, xLabel, yLabel, xText, yText, w: chartSize().width === 360 ? 360 : 460, h: 250, left: 34, top: 8, bottom: 34 });
+  constructor(label, columns) {
+    Object.assign(this, { label, columns, w: isNarrow() ? 360 : 460, h: 250, left: 34, top: 8, bottom: 34 });
     this.cw = (this.w - this.left - 6) / columns.length;
-    this.ch = (this.h - this.top - this.bottom) / rows.length;
+    this.ch = (this.h - this.top - this.bottom) / SLS.length;
     this.chart = svg("svg", { viewBox: `0 0 ${this.w} ${this.h}`, class: "sd-chart sl-heat", role: "img" });
-    this.cells = rows.map((_, j) => columns.map((__, i) => this.cell(i, j)));
+    this.cells = SLS.map((_, j) => columns.map((__, i) => this.cell(i, j)));
     this.chart.append(...this.cells.flat(), ...this.ticks(), this.outline = svg("rect", { width: this.cw, height: this.ch, class: "sl-here" }));
     this.title = el("figcaption");
     this.readout = el("p", "sl-note", "");
@@ -22,23 +23,23 @@ export class HeatMap {
   }
 
   x(i) { return this.left + i * this.cw; }
-  y(j) { return this.top + (this.rows.length - 1 - j) * this.ch; }
+  y(j) { return this.top + (SLS.length - 1 - j) * this.ch; }
   cell(i, j) { return svg("rect", { x: this.x(i), y: this.y(j), width: this.cw, height: this.ch }); }
 
   ticks() {
-    const { columns, rows, left, w, h, bottom } = this, text = (x, y, cls, what) => svg("text", { x, y, class: `sd-tick ${cls}` }, what);
-    const across = columns.map((column, i) => i % Math.ceil(columns.length / 8) === 0 && text(this.x(i) + this.cw / 2, h - bottom + 14, "sd-middle", this.xText(column)));
-    const up = rows.map((row, j) => j % Math.ceil(rows.length / 6) === 0 && text(left - 5, this.y(j) + this.ch / 2 + 4, "sd-at-end", this.yText(row)));
-    return [...across, ...up, text((left + w) / 2, h - 4, "sd-middle", this.xLabel)].filter(Boolean);
+    const { columns, left, w, h, bottom } = this, text = (x, y, cls, what) => svg("text", { x, y, class: `sd-tick ${cls}` }, what);
+    const across = columns.map((column, i) => i % Math.ceil(columns.length / 8) === 0 && text(this.x(i) + this.cw / 2, h - bottom + 14, "sd-middle", fixed(column)));
+    const up = SLS.map((sl, j) => j % Math.ceil(SLS.length / 6) === 0 && text(left - 5, this.y(j) + this.ch / 2 + 4, "sd-at-end", String(sl)));
+    return [...across, ...up, text((left + w) / 2, h - 4, "sd-middle", this.label)].filter(Boolean);
   }
 
-  say(i, j) { return `${this.xLabel} ${this.xText(this.columns[i])}, ${this.yLabel} ${this.yText(this.rows[j])}: ${times(this.values[j][i])}`; }
+  say(i, j) { return `${this.label} ${fixed(this.columns[i])}, SL ${SLS[j]}: ${times(this.values[j][i])}`; }
 
-  /** value(column, row) -> speedup; [i, j]: the run's own cell. One colour marks speedups below 1, another those above. */
+  /** value(column, SL) -> speedup; [i, j]: the run's own cell. One colour marks speedups below 1, another those above. */
   update(title, value, [i, j]) {
     this.title.textContent = title;
     aria(this.chart, { label: title });
-    this.values = this.rows.map((row) => this.columns.map((column) => value(column, row)));
+    this.values = SLS.map((sl) => this.columns.map((column) => value(column, sl)));
     this.values.forEach((line, r) => line.forEach((speed, k) => {
       const cell = this.cells[r][k];
       cell.setAttribute("class", speed >= 1 ? "sl-gain" : "sl-loss");
@@ -53,8 +54,8 @@ export class HeatMap {
   point(event) {
     const box = this.chart.getBoundingClientRect(), scale = this.w / box.width;
     const i = Math.floor(((event.clientX - box.left) * scale - this.left) / this.cw);
-    const j = this.rows.length - 1 - Math.floor(((event.clientY - box.top) * scale - this.top) / this.ch);
-    if (this.columns[i] != null && this.rows[j] != null) this.readout.textContent = this.say(i, j);
+    const j = SLS.length - 1 - Math.floor(((event.clientY - box.top) * scale - this.top) / this.ch);
+    if (this.columns[i] != null && SLS[j] != null) this.readout.textContent = this.say(i, j);
   }
 }
 

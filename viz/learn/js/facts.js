@@ -7,28 +7,35 @@
 import { fixed, small, times, visible } from "../../core/js/format.js";
 import { breakEven, checkCost, withCosts } from "../../core/js/replay.js";
 
+const whole = (x) => String(Math.round(x)), share = (x) => `${Math.round(x)}%`;
+
+/** What each fact is, and how a number is written: with two digits where nothing is said. */
 export const FACTS = {
-  tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "acceptance rule", draft: "name of the draft",
-  fast_name: "fastest lane (the oracle excluded)", fast_speedup: "its speedup", fast_passes: "its passes of the target",
-  slow_name: "slowest lane", slow_speedup: "its speedup", oracle_speedup: "speedup of the oracle",
-  c: "cost of a guess", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens",
-  match: "match rate: share of positions at which the draft's guess is the target's token, percent",
-  best_sl: "best static SL, simulated", best_speedup: "its speedup", one_speedup: "speedup of SL 1, simulated", long_speedup: "speedup of SL 20, simulated",
-  break_even: "cost of a guess above which no static SL gains",
-  wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the target",
-  sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses that it threw away",
-  cost: "its cost in passes", guess: "mean cost of its guesses", check: "cost of its check",
-  first_guess: "its first guess", other_guess: "first guess of the run's other draft at its place",
-  fast_acceptance: "acceptance rate of the fastest lane, percent", slow_acceptance: "that of the slowest lane, if it has the same draft, percent",
-  p_first: "p of the first guess that was not certain to be kept, of the iteration on screen if it has one", q_first: "q of the same guess", keep_first: "probability that it is kept",
-  temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
-  best_speedup_draft2: "its best static speedup",
-  picture_tokens: "tokens of the picture", by_picture: "tokens of the text that the picture decides",
-  rejected: "rejected guesses of the fastest lane", rejected_by_picture: "those at words that the picture decides",
-  rejected_share: "their share, percent",
-  tree_name: "fastest lane whose guesses branch", tree_speedup: "its speedup", tree_passes: "its passes of the target", tree_draft_passes: "its passes of the draft",
-  chain_name: "fastest lane with chains of guesses (the oracle excluded)", chain_speedup: "its speedup", chain_passes: "its passes of the target", chain_draft_passes: "its passes of the draft",
-  check9: "cost of checking 9 tokens",
+  tokens: ["tokens of the text", whole], plain_passes: ["passes of plain decoding", whole], rule: ["acceptance rule"], draft: ["name of the draft"],
+  fast_name: ["fastest lane (the oracle excluded)"], fast_speedup: ["its speedup", times], fast_passes: ["its passes of the target", whole],
+  slow_name: ["slowest lane"], slow_speedup: ["its speedup", times], oracle_speedup: ["speedup of the oracle", times],
+  c: ["cost of a guess", small], check2: ["cost of checking 2 tokens"], check6: ["cost of checking 6 tokens"], check9: ["cost of checking 9 tokens"],
+  match: ["match rate: share of positions at which the draft's guess is the target's token, percent", share],
+  best_sl: ["best static SL, simulated", whole], best_speedup: ["its speedup", times],
+  one_speedup: ["speedup of SL 1, simulated", times], long_speedup: ["speedup of SL 20, simulated", times],
+  break_even: ["cost of a guess above which no static SL gains", small],
+  wrong_speedup: ["speedup of SL 5 with every guess wrong", times], wrong_passes: ["its passes of the target", whole],
+  sl: ["SL of the iteration on screen", whole], held: ["its guesses that held", whole], gives: ["tokens that it gives", whole],
+  thrown: ["guesses that it threw away", whole], cost: ["its cost in passes"], guess: ["mean cost of its guesses"], check: ["cost of its check"],
+  first_guess: ["its first guess"], other_guess: ["first guess of the run's other draft at its place"],
+  fast_acceptance: ["acceptance rate of the fastest lane, percent", share],
+  slow_acceptance: ["that of the slowest lane, if it has the same draft, percent", share],
+  p_first: ["p of the first guess that was not certain to be kept, of the iteration on screen if it has one", small],
+  q_first: ["q of the same guess", small], keep_first: ["probability that it is kept", small], temperature: ["temperature"],
+  draft2: ["name of the other draft"], match_draft2: ["its match rate, percent", share], c_draft2: ["its cost of a guess", small],
+  best_speedup_draft2: ["its best static speedup", times],
+  picture_tokens: ["tokens of the picture", whole], by_picture: ["tokens of the text that the picture decides", whole],
+  rejected: ["rejected guesses of the fastest lane", whole], rejected_by_picture: ["those at words that the picture decides", whole],
+  rejected_share: ["their share, percent", share],
+  tree_name: ["fastest lane whose guesses branch"], tree_speedup: ["its speedup", times],
+  tree_passes: ["its passes of the target", whole], tree_draft_passes: ["its passes of the draft", whole],
+  chain_name: ["fastest lane with chains of guesses (the oracle excluded)"], chain_speedup: ["its speedup", times],
+  chain_passes: ["its passes of the target", whole], chain_draft_passes: ["its passes of the draft", whole],
 };
 
 /** The acceptance rule of a run in words. */
@@ -42,7 +49,7 @@ export function factsOf(model) {
     c: draft ? model.costs.c[draft] : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9) });
   laneFacts(model, facts);
   if (replay) chainFacts(model, facts, draft);
-  samplingFacts(model, facts);
+  Object.assign(facts, model.lanes.flatMap((lane) => lane.iterations).map(keptByChance).find(Boolean));
   if (model.counts) pictureFacts(model.counts, model.picture.tokens, facts);
   return facts;
 }
@@ -83,11 +90,6 @@ function pictureFacts({ by_picture, rejected, rejected_by_picture }, picture_tok
     rejected_share: rejected ? 100 * rejected_by_picture / rejected : null });
 }
 
-function samplingFacts(model, facts) {
-  const found = model.lanes.flatMap((lane) => lane.iterations).map(keptByChance).find(Boolean);
-  Object.assign(facts, found);
-}
-
 /** p, q and min(1, p/q) of the first guess of an iteration that is not sure to be kept; null where there is none. */
 function keptByChance(it) {
   const guess = it.guesses[chanceAt(it)];
@@ -105,19 +107,9 @@ export function iterationFacts(model, lane, i) {
   return { first_guess: it.drafted ? visible(it.guesses[0].text) : null, other_guess: visible(model.word(other?.along.choice[it.start]) ?? "") || null, sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, check: it.cost.check, ...keptByChance(it) };
 }
 
-const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown",
-  "tree_passes", "tree_draft_passes", "chain_passes", "chain_draft_passes", "picture_tokens", "by_picture", "rejected", "rejected_by_picture"]);
-const SHARES = new Set(["match", "match_draft2", "fast_acceptance", "slow_acceptance", "rejected_share"]);
-const FINE = new Set(["c", "c_draft2", "break_even", "p_first", "q_first", "keep_first"]);
-const SPEEDUPS = /speedup/;
-
 function factText(name, value) {
-  if (value == null) return "(not recorded in this run)";
-  if (typeof value === "string") return value;
-  if (WHOLE.has(name)) return String(Math.round(value));
-  if (SHARES.has(name)) return `${Math.round(value)}%`;
-  if (FINE.has(name)) return small(value);
-  return SPEEDUPS.test(name) ? times(value) : fixed(value);
+  const [, shown = fixed] = FACTS[name];
+  return value == null ? "(not recorded in this run)" : typeof value === "string" ? value : shown(value);
 }
 
 /** A lesson's text with the values of its {facts}. */

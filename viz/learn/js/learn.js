@@ -25,8 +25,9 @@ export class Learn {
     this.own = new Map(); // the visitor's own runs: id -> title
     this.mine = null; // the one that was opened last: lessons show others in between
     aria(root, { role: "region", label: "Learn" }).classList.add("speculoscope", "sl-root");
-    this.places = { lessons: new Lessons(this), steps: new Steps(this), play: new Play(this), whatif: new WhatIf(this), words: new Words(this) };
+    this.places = { lessons: new Lessons(this), steps: new Steps(this), play: new Play(this), whatif: new WhatIf(), words: new Words() };
     this.others = {};
+    this.asked = null; // the run that was asked for last
     this.build();
     document.addEventListener("keydown", (event) => this.key(event));
   }
@@ -80,9 +81,9 @@ export class Learn {
     this.picker.append(el("span", "sd-mute", "Run"), choose, ...opener("Open a run file…", RUN_FILE, (name, read) => this.renew(this.openFile(read))));
   }
 
-  /** Another run was chosen: an open lesson says what it says of that one. */
+  /** Another run was chosen: an open lesson says what it says of that one. The list names the run on screen, also where it is refused. */
   async renew(opened) {
-    await opened;
+    if (!(await opened)) this.fillPicker();
     if (this.places.lessons.lesson) this.places.lessons.refresh();
   }
 
@@ -99,9 +100,17 @@ export class Learn {
 
   /** Shows the run of that id. `timings`: how many it has by now; with fewer it was read before its end, and is read again. */
   openId(id, timings = null) {
+    const isShown = () => this.model?.id === runId(id) && (timings ?? this.model.timings) === this.model.timings;
+    return this.open(async () => (isShown() ? null : this.payloadOf(id)));
+  }
+
+  /** Shows the run whose data `fetch` gives (null: the one on screen), unless another is asked for meanwhile. Gives its model; null if it is not shown. */
+  open(fetch) {
+    const asked = (this.asked = {});
     return this.attempt(async () => {
-      const isShown = this.model?.id === runId(id) && (timings ?? this.model.timings) === this.model.timings;
-      if (!isShown) this.openRun(await this.payloadOf(id));
+      const payload = await fetch();
+      if (this.asked !== asked) return null;
+      if (payload) this.openRun(payload);
       return this.model;
     });
   }
@@ -113,7 +122,7 @@ export class Learn {
   async modelOf(id) { return !id || this.model?.id === id ? this.model : (this.others[id] ??= new RunModel(await this.payloadOf(id))); }
 
   openFile(read) {
-    return this.attempt(async () => this.openRun((await this.ask("open_file", { text: await read(), kind: "learn" })).payload));
+    return this.open(async () => (await this.ask("open_file", { text: await read(), kind: "learn" })).payload);
   }
 
   isOwn(id) { return !this.index.recordings.some((one) => one.id === id); }
@@ -138,10 +147,11 @@ export class Learn {
 
   /** The tab of the list of lessons also leads back to it out of a lesson; those of a run to the visitor's own. */
   async choose(place) {
+    this.say("");
     if (place === "lessons" && this.place === place) this.places.lessons.leave();
     this.wanted = place;
-    if (OF_A_RUN.includes(place) && this.mine) await this.openId(this.mine);
-    if (this.wanted === place) this.goTo({ place }); // else another one was chosen while the run was fetched
+    if (OF_A_RUN.includes(place) && this.mine) await this.openId(this.mine); // where it is refused, the sentence stays
+    if (this.wanted === place) this.show(place); // else another one was chosen while the run was fetched
   }
 
   goTo({ place = this.place, ...where } = {}) {
@@ -160,9 +170,7 @@ export class Learn {
     aria(this.body, { labelledby: `sl-tab-${place}` });
     const room = this.places[place];
     if (["play", "whatif"].includes(place) && this.model && room.model !== this.model) room.open(this.model);
-    if (place === "lessons" && this.places.steps.node.parentNode !== this.body) room.refresh();
-    if (place === "words") room.build();
-    if (place === "steps") room.refresh();
+    if (["lessons", "steps"].includes(place)) room.refresh(); // both show the same steps
     this.onwards.hidden = !["lessons", "steps"].includes(place);
     this.body.replaceChildren(OF_A_RUN.includes(place) && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
   }
@@ -177,7 +185,7 @@ export class Learn {
     if (event.key === "Escape" && this.presenting) { this.setPresenting(false); return; }
     if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
     if (target.tagName === "BUTTON" && [" ", "Enter"].includes(event.key)) return;
-    if (target.getAttribute && target.getAttribute("role") === "tab") return;
+    if (target.getAttribute("role") === "tab") return;
     const room = this.places[this.place];
     if (event.key === "p" && !event.shiftKey && this.place === "lessons") this.setPresenting(!this.presenting);
     else if (!room.key || !room.key(event)) return;
@@ -245,6 +253,7 @@ export class Learn {
       if (said) this.say(said, true);
     }
     this.show(place);
+    if (!this.model) return true;
     if (place === "steps") this.places.steps.goTo({ lane: number("lane"), iteration: number("iteration"), step: number("step") });
     if (this.places[place].follow) this.places[place].follow(query);
     return true;

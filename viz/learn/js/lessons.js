@@ -1,15 +1,12 @@
 /* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
 import { aria, button, el } from "../../core/js/dom.js";
-import { memory, opener, printNode, save } from "../../core/js/files.js";
+import { memory, opener, save } from "../../core/js/files.js";
 import { clamp, count } from "../../core/js/format.js";
-import { pictureFigure } from "../../core/js/tokens.js";
-import { checksChart, lanesChart } from "./charts.js";
 import { FACTS, chanceAt, factsOf, fill, iterationFacts } from "./facts.js";
 import { KINDS, exampleOf } from "./kinds.js";
-import { goalsOf, handout, teachersPage } from "./papers.js";
+import { figureOf, goalsOf, handout, printNode, teachersPage } from "./papers.js";
 import { Question } from "./questions.js";
-import { Calculator } from "./whatif.js";
 
 const LESSON_FILE = { most: 200_000, limit: "200 kB, the limit for a lesson" };
 const LANE_WORDS = {
@@ -28,6 +25,7 @@ export class Lessons {
 
   get model() { return this.learn.model; }
   get step() { return this.lesson.steps[this.at]; }
+  get showsSteps() { return this.step.show?.view === "steps"; }
 
   // -------------------------------------------------------------- which lesson
 
@@ -67,8 +65,9 @@ export class Lessons {
 
   async toStep(at) {
     Object.assign(this, { at, ended: false });
-    const { id, note } = this.runFor(this.step);
-    if (id && (!this.model || this.model.id !== id)) await this.learn.openId(id);
+    const { lesson, step } = this, { id, note } = this.runFor(step);
+    if (id) await this.learn.openId(id);
+    if (this.lesson !== lesson || this.step !== step) return; // the reader has gone on, or has left
     this.refresh();
     if (note) this.learn.say(note);
     this.mark("read");
@@ -83,7 +82,7 @@ export class Lessons {
 
   /** A step is done when it was read, answered or stepped through, as its file says. */
   mark(what) {
-    if ((this.step.done || "read") !== what) return;
+    if (this.step.done !== what) return;
     const done = new Set(this.progress[this.lesson.id] || []);
     done.add(this.at);
     this.progress[this.lesson.id] = [...done];
@@ -92,18 +91,17 @@ export class Lessons {
   }
 
   moved(steps) {
-    if (!this.lesson || this.ended || !this.step.show || this.step.show.view !== "steps" || this.placing) return;
+    if (!this.lesson || this.ended || !this.showsSteps || this.placing) return;
     if (["cost", "own"].includes(steps.steps[steps.at.step].kind)) this.mark("stepped");
     if (this.away) this.away.hidden = steps.lane === this.shown.lane && steps.at.iteration === this.shown.iteration;
   }
 
   key(event) {
     if (!this.lesson || this.ended) return false;
-    const stage = this.step.show && this.step.show.view === "steps" && !this.learn.presenting;
     const acts = { PageDown: () => this.move(1), PageUp: () => this.move(-1), ".": () => this.move(1), ",": () => this.move(-1),
       a: () => this.question?.reveal() };
     if (this.learn.presenting) Object.assign(acts, { ArrowRight: () => this.onward(1), ArrowLeft: () => this.onward(-1), " ": () => this.onward(1) });
-    else if (stage && event.key.startsWith("Arrow") && /Left|Right/.test(event.key)) acts[event.key] = () => this.learn.places.steps.key(event);
+    else if (this.showsSteps && ["ArrowLeft", "ArrowRight"].includes(event.key)) acts[event.key] = () => this.learn.places.steps.key(event);
     const answer = /^[1-6]$/.test(event.key) && !this.question?.hidden && this.question?.answers[event.key - 1];
     if (answer) acts[event.key] = () => this.question.choose(answer.text);
     if (!acts[event.key]) return false;
@@ -114,7 +112,7 @@ export class Lessons {
   /** For presenters, one key goes through the iteration first and then to the next step of the lesson. */
   onward(direction) {
     if (!this.lesson || this.ended) return;
-    const { steps } = this.learn.places, staged = this.step.show && this.step.show.view === "steps" && steps.lane;
+    const { steps } = this.learn.places, staged = this.showsSteps && steps.lane;
     const last = staged && steps.at.step === steps.steps.length - 1;
     if (staged && direction > 0 && !last) steps.move(1);
     else if (staged && direction < 0 && steps.at.step > 0) steps.move(-1);
@@ -133,9 +131,9 @@ export class Lessons {
 
   shelf() {
     const cards = this.learn.index.lessons.map((lesson) => {
-      const done = (this.progress[lesson.id] || []).length, total = lesson.steps.length;
-      const state = done >= total ? "done" : done ? `${done} of ${total} steps done` : `${total} steps`;
-      const open = button(done && done < total ? "Continue" : "Start", () => this.learn.attempt(() => this.open(lesson, done < total ? firstMissing(this.progress[lesson.id], total) : 0)),
+      const done = this.progress[lesson.id] || [], total = lesson.steps.length, next = lesson.steps.findIndex((_, at) => !done.includes(at)); // -1: all are done
+      const state = next < 0 ? "done" : done.length ? `${done.length} of ${total} steps done` : `${total} steps`;
+      const open = button(done.length && next >= 0 ? "Continue" : "Start", () => this.learn.attempt(() => this.open(lesson, Math.max(0, next))),
         { cls: "sd-button sl-main", title: `${lesson.title}: open` });
       return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sd-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
@@ -151,7 +149,9 @@ export class Lessons {
   async showTeachers() {
     const paper = () => teachersPage(this, this.learn.index.lessons);
     this.node.replaceChildren(el("p", "sl-empty", "Reading the lessons' runs…"));
-    this.node.replaceChildren(el("p", "sl-bar", button("All lessons", () => this.leave()), button("Print", () => this.learn.attempt(async () => printNode(await paper())))), await paper());
+    const page = await paper();
+    if (this.lesson) return; // the reader has opened one meanwhile
+    this.node.replaceChildren(el("p", "sl-bar", button("All lessons", () => this.leave()), button("Print", () => this.learn.attempt(async () => printNode(await paper())))), page);
   }
 
   openFile(read) {
@@ -179,10 +179,10 @@ export class Lessons {
     const last = this.at === lesson.steps.length - 1;
     const text = el("div", "sl-lesson-text", el("p", "sl-where", `${lesson.title} · step ${this.at + 1} of ${lesson.steps.length}`), el("h2", "", step.title),
       ...step.text.map((one) => el("p", "", fill(one, facts))));
-    const missing = (step.needs || []).filter((name) => facts[name] == null);
-    if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not contain what this step shows (${missing.map((name) => FACTS[name]).join("; ")}). Choose another run above, or continue.`));
+    const missing = step.needs.filter((name) => facts[name] == null);
+    if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not contain what this step shows (${missing.map((name) => FACTS[name][0]).join("; ")}). Choose another run above, or continue.`));
     if (this.missed) text.append(el("p", "sl-note sl-missing", this.missed));
-    if (stage && step.show.view === "steps") text.append(this.away = this.buildAway());
+    if (stage && this.showsSteps) text.append(this.away = this.buildAway());
     const rest = el("div", "sl-lesson-rest", step.question ? this.ask(step.question, facts) : null);
     rest.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
       button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sd-button sl-main", title: "Next step of the lesson (page down)" })), this.dots, this.tools());
@@ -205,7 +205,7 @@ export class Lessons {
     const score = `You answered ${results.size} of ${count(asked, "question")}, ${results.size - missed.length} of them correctly at the first try.`;
     return el("div", "sl-card sl-end", el("p", "sl-where", lesson.title), el("h2", "", "You have finished this lesson"), asked ? el("p", "", score) : null,
       again.length ? el("p", "", "Worth another look:") : null, again.length ? el("ul", "sl-again", ...again) : null,
-      lesson.goals?.length ? el("h3", "", "You can now") : null, goalsOf(lesson), el("h3", "", "What next"),
+      lesson.goals.length ? el("h3", "", "You can now") : null, goalsOf(lesson), el("h3", "", "What next"),
       el("p", "sl-bar", next ? button(`${next.title} (${next.minutes} minutes)`, () => this.learn.attempt(() => this.open(next)), { cls: "sd-button sl-main" }) : null,
         button("Be the policy", () => this.learn.choose("play")), button("All lessons", () => this.leave())));
   }
@@ -225,42 +225,42 @@ export class Lessons {
   }
 
   facts() {
-    const { steps } = this.learn.places, show = this.step.show;
-    const staged = show && show.view === "steps" && steps.lane ? iterationFacts(this.model, steps.lane, steps.at.iteration) : {};
-    return { ...this.learn.known, ...staged };
+    const { lane, at } = this.learn.places.steps;
+    return { ...this.learn.known, ...(this.showsSteps && lane ? iterationFacts(this.model, lane, at.iteration) : {}) };
   }
 
   /** What is shown next to the text. */
   stage() {
-    const { show } = this.step;
-    if (!show || (!this.model && show.view !== "calculator")) return null;
-    if (show.view === "calculator") return new Calculator(show).node;
-    if (show.view === "lanes") return lanesChart(this.model);
-    if (show.view === "checks") return checksChart(this.model);
-    if (show.view === "picture") return el("figure", "sd-picture", ...pictureFigure(this.model));
+    const { show } = this.step, figure = show && figureOf(show, this.model);
+    if (figure || !show || !this.model) return figure;
     if (show.view === "whatif") {
       const room = this.learn.places.whatif;
       if (room.model !== this.model) room.open(this.model);
-      room.preset(show.preset || "measured");
+      room.preset(show.preset);
       return room.node;
     }
     this.placing = true;
-    const lane = this.laneFor(show.lane), { steps } = this.learn.places;
-    const found = show.find && lane ? exampleOf(this.model, lane, show.find) : 0;
+    const { lane, found, iteration } = this.placeOf(show, this.model), { steps } = this.learn.places;
     const another = lane && !lane.simulated && lane.lane !== show.lane && !LANE_WORDS[show.lane];
     this.missed = [
       another && `The lane ${this.model.nameOf(show.lane)} did not run here and cannot be simulated in the browser. ${lane.name} is shown instead.`,
       found < 0 && `This run has no such iteration (${KINDS[show.find].label}). Its first iteration is shown.`,
     ].filter(Boolean).join(" ");
-    steps.hides = Boolean(show.hide);
-    steps.goTo({ lane, iteration: Math.max(0, found) + (show.iteration || 0), step: show.at === "chance" ? { verdictOn: chanceAt } : show.at || 0 });
+    steps.hides = show.hide;
+    steps.goTo({ lane, iteration, step: show.at === "chance" ? { verdictOn: chanceAt } : show.at || 0 });
     this.placing = false;
     this.shown = { lane: steps.lane, iteration: steps.at.iteration };
-    steps.node.dataset.highlight = (this.step.highlight || []).join(" ");
+    steps.node.dataset.highlight = this.step.highlight.join(" ");
     return steps.node;
   }
 
-  laneFor(text = "static:5", model = this.model) {
+  /** The lane and the iteration of a run that a step shows; found: -1 where none is of the kind that it looks for. */
+  placeOf({ lane: text, find, iteration }, model) {
+    const lane = this.laneFor(text, model), found = find && lane ? exampleOf(model, lane, find) : 0;
+    return { lane, found, iteration: clamp(Math.max(0, found) + iteration, 0, (lane?.iterations.length ?? 1) - 1) };
+  }
+
+  laneFor(text, model) {
     if (LANE_WORDS[text]) return LANE_WORDS[text](model) || model.lanes[0];
     const measured = model.lanes.find((lane) => lane.lane === text);
     return measured || model.simulatedLane(text) || model.lanes.find((lane) => lane.policy === "static") || model.lanes[model.lanes.length - 1];
@@ -274,9 +274,4 @@ export class Lessons {
       this.learn.say(save({ name, mime: "text/html", text }));
     });
   }
-}
-
-function firstMissing(done = [], total = 0) {
-  const known = new Set(done);
-  return Math.max(0, Array.from({ length: total }, (_, i) => i).findIndex((i) => !known.has(i)));
 }

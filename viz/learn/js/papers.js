@@ -1,16 +1,24 @@
 /* What is read apart from the screen, too: a lesson's handout, the teacher's page with goals and answers, the glossary. */
 
 import { aria, button, definitions, el, table } from "../../core/js/dom.js";
-import { printNode } from "../../core/js/files.js";
 import { costSentence, iterationSentence } from "../../core/js/sentences.js";
 import { pictureFigure, tokenBox } from "../../core/js/tokens.js";
 import { treeOf } from "../../core/js/tree.js";
 import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
 import { checksChart, lanesChart } from "./charts.js";
 import { factsOf, fill, iterationFacts } from "./facts.js";
-import { exampleOf } from "./kinds.js";
 import { answersOf } from "./questions.js";
 import { Calculator, WhatIf } from "./whatif.js";
+
+/** Print only one node. */
+export function printNode(node) {
+  const sheet = el("div", "speculoscope sl-print", node);
+  document.body.append(sheet);
+  document.body.classList.add("sl-printing");
+  const done = () => { document.body.classList.remove("sl-printing"); sheet.remove(); };
+  window.addEventListener("afterprint", done, { once: true });
+  window.print();
+}
 
 /** All steps on their runs with their questions, and the answers at the end, for printing. */
 export async function handout(lessons, lesson) {
@@ -30,35 +38,39 @@ export async function handout(lessons, lesson) {
 }
 
 /** The lane and the iteration of a step on a run, and the facts that its texts name. */
-function shownBy(lessons, step, model) {
-  const lane = model && step.show && step.show.view === "steps" ? lessons.laneFor(step.show.lane, model) : null;
-  const found = lane && step.show.find ? Math.max(0, exampleOf(model, lane, step.show.find)) : 0;
-  return { lane, found, facts: { ...(model ? factsOf(model) : {}), ...(lane ? iterationFacts(model, lane, found) : {}) } };
+function shownBy(lessons, { show }, model) {
+  const { lane, iteration } = model && show?.view === "steps" ? lessons.placeOf(show, model) : {};
+  return { lane, iteration, facts: { ...(model ? factsOf(model) : {}), ...iterationFacts(model, lane, iteration) } };
 }
 
 function printedStep(lessons, lesson, i, model) {
-  const step = lesson.steps[i], { lane, found, facts } = shownBy(lessons, step, model);
+  const step = lesson.steps[i], { lane, iteration, facts } = shownBy(lessons, step, model);
   const part = el("section", "", el("h2", "", `${i + 1}. ${step.title}`), ...step.text.map((one) => el("p", "", fill(one, facts))));
-  if (step.show) part.append(printedStage(lessons, step.show, model, lane, found));
+  if (step.show) part.append(printedStage(step.show, model, lane, iteration));
   if (!step.question) return part;
   const answers = answersOf(step.question, facts, `${lesson.id}/${i}`);
   part.append(el("p", "", el("b", "", fill(step.question.text, facts))), ...answers.map((one, k) => el("p", "sl-choice", `${"abcdef"[k]})  ${one.text}`)));
   return part;
 }
 
-/** What stands beside a step's text on the screen. */
-function printedStage(lessons, show, model, lane, found) {
+/** What stands beside a step's text, on the screen and on paper, where it is one figure; null where it is not, or without a run for it. */
+export function figureOf(show, model) {
   if (show.view === "calculator") return new Calculator(show).node;
-  if (!model) return "";
-  if (show.view === "checks") return checksChart(model);
-  if (show.view === "lanes") return lanesChart(model);
-  if (show.view === "picture") return el("figure", "sd-picture", ...pictureFigure(model));
-  if (show.view === "whatif") return printedWhatIf(lessons.learn, model, show.preset);
-  return lane.iterations[found] ? printedIteration(lane, found, show.hide) : "";
+  if (model && show.view === "checks") return checksChart(model);
+  if (model && show.view === "lanes") return lanesChart(model);
+  if (model && show.view === "picture") return el("figure", "sd-picture", ...pictureFigure(model));
+  return null;
 }
 
-function printedWhatIf(learn, model, preset = "measured") {
-  const room = new WhatIf(learn);
+function printedStage(show, model, lane, iteration) {
+  const figure = figureOf(show, model);
+  if (figure || !model) return figure ?? "";
+  if (show.view === "whatif") return printedWhatIf(model, show.preset);
+  return lane?.iterations[iteration] ? printedIteration(lane, iteration, show.hide) : "";
+}
+
+function printedWhatIf(model, preset) {
+  const room = new WhatIf();
   room.open(model);
   room.preset(preset);
   return room.out ?? room.node;
@@ -101,17 +113,12 @@ export async function teachersPage(lessons, all) {
   return page;
 }
 
-export const goalsOf = ({ goals = [] }) => el("ul", "sl-goals", ...goals.map((goal) => el("li", "", goal)));
+export const goalsOf = ({ goals }) => el("ul", "sl-goals", ...goals.map((goal) => el("li", "", goal)));
 
 /** The glossary, printable. */
 export class Words {
-  constructor(learn) {
-    this.learn = learn;
+  constructor() {
     this.node = aria(el("section"), { label: "Words" });
-  }
-
-  build() {
-    if (this.node.children.length) return;
     const list = () => definitions(Object.entries({ ...GLOSSARY, ...MORE_WORDS }), "sl-glossary");
     const print = button("Print these words", () => printNode(el("div", "sl-handout", el("h1", "", "Words of speculative decoding"), list())));
     const marks = el("p", "sl-marks", ...["accepted", "rejected", "dropped", "correction", "bonus", "plain"].map((fate) => tokenBox(fate, fate)));

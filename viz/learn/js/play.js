@@ -6,9 +6,10 @@ import { count, fixed, small, times } from "../../core/js/format.js";
 import { pieces, piecesAfter } from "../../core/js/pieces.js";
 import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
 import { Replay, SL_CAP, bestSplit, checkCost, cutChain, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
+import { bestOf } from "../../core/js/run.js";
+import { iterationSentence } from "../../core/js/sentences.js";
 import { speedBars } from "./charts.js";
 import { ExpressionError, MAX_SOURCE, WRITTEN_NAMES, Written } from "./expression.js";
-import { iterationSentence } from "../../core/js/sentences.js";
 import { guessCell, ownCell, promptBefore } from "./steps.js";
 
 const LENGTHS = [24, 48, 96];
@@ -191,11 +192,10 @@ class Game {
   others(model) {
     const run = (name, policy, note) => policy && { name, speedup: simulate(this.replay, model.costs, policy).speedup, note, cls: "sl-simulated" };
     const statics = Array.from({ length: SL_CAP }, (_, i) => run(`Static ${i + 1}`, new Static(i + 1), "the best static SL, with hindsight"));
-    const best = statics.reduce((a, b) => (b.speedup > a.speedup ? b : a));
     const tuned = model.tuned[this.replay.chain.draft] || {};
-    const learned = Object.keys(tuned).map((name) => run(model.titles[name] || name, makePolicy({ policy: name, argument: null }, tuned), "the best learned policy"))
-      .filter(Boolean).sort((a, b) => b.speedup - a.speedup).slice(0, 1);
-    return [{ name: "Plain", speedup: 1, note: "the target alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), best, ...learned, run("Oracle", new Oracle(), "knows the text in advance; not usable")];
+    const learned = Object.keys(tuned).map((name) => run(model.titles[name] || name, makePolicy({ policy: name, argument: null }, tuned), "the best learned policy")).filter(Boolean);
+    return [{ name: "Plain", speedup: 1, note: "the target alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), bestOf(statics),
+      ...(learned.length ? [bestOf(learned)] : []), run("Oracle", new Oracle(), "knows the text in advance; not usable")];
   }
 }
 

@@ -89,12 +89,12 @@ function checkOf(model, it) {
 
 function verdictOf(model, it, guess) {
   const at = guess.index, name = `Guess ${at + 1}, ${quoted(guess.text)}`, held = guess.outcome === "accepted";
-  const first = at === 0 || held ? "" : " The guesses after it no longer count.";
+  const after = held || at === it.drafted - 1 ? "" : " The guesses after it no longer count.";
   if (model.rule === "sampling" && guess.accept_probability != null) return samplingVerdict(guess, name, held);
   const noise = model.rule === "coupling" ? `, each with the same noise added (seed ${model.seed}, place ${it.start + at}),` : "";
   const choices = held ? `both models' first choice${noise} is ${quoted(guess.other ?? guess.text)}`
     : `the target's first choice${noise} is ${guess.other == null ? "another token" : quoted(guess.other)}`;
-  return { sentence: `${name}: ${choices}. ${held ? "Accepted." : "Rejected."}${first}`,
+  return { sentence: `${name}: ${choices}. ${held ? "Accepted." : "Rejected."}${after}`,
     more: model.rule === "coupling" ? "The noise depends only on the seed and the place, so every lane writes the same text." : "" };
 }
 
@@ -129,5 +129,5 @@ function rewindOf(it) {
     ? `${dropped === 1 ? "The guess" : `The ${dropped} guesses`} after the rejected one followed a wrong token: dropped.`
     : dropped ? "The text ended before the last guesses: dropped." : "Nothing was guessed after the rejected token.";
   return { sentence: `${lost} Both models' caches are cut back to ${end ? `the first ${count(end, "token")} of the new text` : "the prompt"}.`,
-    more: "The models' memory of the thrown-away tokens is discarded; the next iteration continues after the correction." };
+    more: `The models' memory of the thrown-away tokens is discarded${it.own ? "; the next iteration continues after the correction" : ""}.` };
 }

@@ -54,7 +54,12 @@ export class Steps {
     return lane;
   }
 
-  get state() { return this.lane ? { lane: this.lanes.indexOf(this.lane), ...this.at } : {}; }
+  /** Where it is, for a link: on a lane of the run, or the invented one after them. Other lanes were made here, and no link names them. */
+  get state() {
+    const lane = this.lane ? this.lanes.indexOf(this.lane) : Infinity;
+    return lane <= this.model?.lanes.length ? { lane, ...this.at } : {};
+  }
+
   get steps() { return stepsOf(this.model, this.lane, this.at.iteration); }
   get blocked() { return this.hides && this.steps[this.at.step].kind === "check" && this.it.drafted > 0 && !this.bets.has(this.it); }
   get it() { return this.lane.iterations[this.at.iteration]; }
@@ -74,11 +79,10 @@ export class Steps {
     this.goTo({ iteration: found < 0 ? findIteration(this.model, this.lane, kind) : found, step: kind === "rejection" ? "check" : 0 });
   }
 
-  /** Go from the current step to the one that decides about guess `at`: the verdict on its place, or that it is thrown away. */
+  /** Go from the current step to the one that decides about token `at`: the verdict on its place, that it is thrown away, or the target's own. */
   towards(at) {
-    const { outcome, depth } = this.it.tokens[at];
-    const found = this.steps.findIndex(({ kind, place }) => (outcome === "dropped" ? kind === "rewind" : kind === "verdict" && place === depth));
-    if (at < this.it.drafted && found >= 0) this.goTo({ iteration: this.at.iteration, step: found });
+    const { outcome, depth } = this.it.tokens[at], wanted = at >= this.it.drafted ? "own" : outcome === "dropped" ? "rewind" : "verdict";
+    this.goTo({ iteration: this.at.iteration, step: this.steps.findIndex(({ kind, place }) => kind === wanted && (kind !== "verdict" || place === depth)) });
   }
 
   key(event) {
@@ -212,7 +216,7 @@ export class Steps {
   /** The verdict on a guess in a word: under sampling it is kept by chance, and the target's first choice decides nothing. */
   verdictOf({ outcome, other }) {
     if (this.model.rule === "sampling") return outcome === "accepted" ? "kept" : "not kept";
-    return outcome === "rejected" && other != null ? `target: ${visible(other)}` : "agrees";
+    return outcome === "accepted" ? "agrees" : `target: ${other == null ? "another token" : visible(other)}`;
   }
 
   /** Two bars on one scale: the time spent so far, and plain decoding's time for the tokens that the iteration gives. */

@@ -4,6 +4,7 @@ import { aria, button, el, range, select } from "../../core/js/dom.js";
 import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
 import { speedupChart } from "../../core/js/charts.js";
 import { Confidence } from "../../core/js/policies.js";
+import { bestOf } from "../../core/js/run.js";
 import { SL_CAP, breakEven, guessesAtOnce, modelSpeedup, withCosts } from "../../core/js/replay.js";
 import { HeatMap, speedBars } from "./charts.js";
 
@@ -23,8 +24,7 @@ const PRESETS = {
 const MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1)), COSTS = [0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]; // closer where drafts are
 
 export class WhatIf {
-  constructor(learn) {
-    this.learn = learn;
+  constructor() {
     this.node = aria(el("section", "sl-whatif"), { label: "What if" });
   }
 
@@ -48,9 +48,8 @@ export class WhatIf {
     const drafts = model.drafts;
     const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
     this.out = el("div", "sl-whatif-out");
-    const rows = Array.from({ length: SL_CAP }, (_, i) => i + 1);
-    this.byMatch = new HeatMap({ columns: MATCHES, rows, xLabel: "match rate", yLabel: "SL", xText: fixed });
-    this.byCost = new HeatMap({ columns: COSTS, rows, xLabel: "c", yLabel: "SL", xText: fixed });
+    this.byMatch = new HeatMap("match rate", MATCHES);
+    this.byCost = new HeatMap("c", COSTS);
     this.maps = el("div", "sl-maps", this.byMatch.node, this.byCost.node);
     this.node.replaceChildren(this.presets, el("div", "sl-sliders", this.c.node, this.sl.node, this.threshold.node, el("label", "sl-field", el("span", "", "Checks"), this.checks), choice),
       this.out, this.maps, this.calculator, this.questions());
@@ -93,7 +92,7 @@ export class WhatIf {
 
   draw() {
     const { model, draft, costs } = this, alpha = model.matchRate(draft), sweep = model.sweep(costs, draft), sl = this.sl.value;
-    const best = sweep.reduce((a, b) => (b.speedup > a.speedup ? b : a)), chosen = sweep[sl - 1];
+    const best = bestOf(sweep), chosen = sweep[sl - 1];
     const confidence = model.simulated("", new Confidence(this.threshold.value), { draft, costs });
     const mean = confidence.iterations.reduce((sum, it) => sum + it.drafted, 0) / confidence.iterations.length;
     const closed = sweep.map((one) => [one.sl, modelSpeedup(alpha, one.sl, costs, draft)]);
@@ -106,8 +105,7 @@ export class WhatIf {
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `With hindsight, the best SL is ${best.sl}, ${times(best.speedup)}.` : `No SL gains anything: plain decoding is best from c = ${small(this.turningPoint())} on.`));
     aria(said, { role: "status" });
-    const doubtful = model.doubtful ? el("p", "sl-note sl-missing", "This run's timings were unsteady, and these speedups rest on them.") : null;
-    this.out.replaceChildren(...[doubtful, said, el("p", "sl-more", `${asConfident} would reach ${times(reached)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
+    this.out.replaceChildren(...[model.warning && el("p", "sl-note sl-missing", model.warning), said, el("p", "sl-more", `${asConfident} would reach ${times(reached)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }

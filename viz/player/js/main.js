@@ -21,6 +21,6 @@ export function appendix(root, payload) {
 
 function speedups(model, draft) {
   const label = `Speed relative to plain decoding by static SL, draft ${draft}.`, chart = speedupChart(label, model, draft, model.sweep(undefined, draft));
-  chart.prepend(el("figcaption", "", label));
+  chart.prepend(el("figcaption", "", label, model.warning && ` ${model.warning}`));
   return chart;
 }

@@ -1,7 +1,7 @@
 // The panels below the texts: scores against a threshold, the table of times, what the target read.
 
 import { aria, el, range, svg, table } from "../../core/js/dom.js";
-import { clamp, count } from "../../core/js/format.js";
+import { clamp, count, times } from "../../core/js/format.js";
 import { termed } from "./glossary.js";
 import { SIMULATED, Strip } from "./strip.js";
 
@@ -100,9 +100,9 @@ class ThresholdPanel {
     this.scale(this.player.total);
     this.value.textContent = fixed ? `threshold ${value.toFixed(2)}` : `threshold × ${value}`;
     const ran = fixed && asRun != null ? ` It ran with ${asRun.toFixed(2)}.` : "";
+    const best = this.player.payload.doubtful ? "" : ` Best for this run, with hindsight: ${this.nameOf(this.best)}, ${times(this.at(this.best).speedup.median)}.`;
     this.sentence.textContent = `Simulated at ${this.nameOf(value)}: ${this.player.simulatedTimes(lane)}, ${passes} target `
-      + `passes, ${thrown} of ${drafted} guesses thrown away. Best for this run, with hindsight: ${this.nameOf(this.best)}, `
-      + `${this.at(this.best).speedup.median.toFixed(2)}×.${ran}`;
+      + `passes, ${thrown} of ${drafted} guesses thrown away.${best}${ran}`;
     aria(this.slider, { valuetext: this.sentence.textContent });
     aria(this.plot, { label: `Scores of ${count(drafted, "guess", "guesses")} against the threshold: ${this.nameOf(value)}` });
     this.draw(lane);

@@ -1,13 +1,14 @@
 /* Speculoscope's player: replays one run, several lanes on one clock. Framework-free, no build step.
  *
- *   const player = Speculoscope.mount(root, {details});
- *   details: async (lane index, iteration, index) => dict of payload.py's token_details
+ *   const player = Speculoscope.mount(root, {details, explain});
+ *   details: async (lane index, iteration, index) => what token_details of details.py gives; null where nothing is known of a token
+ *   explain: ({lane index, iteration, index}) => leads to a step-by-step explanation of a token; null where there is none
  *   player.load(payload)        payload.py's run_payload, as an object
  *   player.hear({kind, data})   live: the next event, of decoding/records/events.py. "iterations" data also
  *                               carries the texts of new tokens, {id: [text, hex bytes | null]}; "finished" data carries {payload}.
  *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause()
- *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position, t}, and 'sd:end' when
- *   a replay has ended.
+ *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position}, and 'sd:end' when a
+ *   replay has ended.
  *
  * Texts of models and users reach the page only through textContent. The layout does not change while the clock runs:
  * tokens are laid out once and only become visible, so that frames are short and the text does not move.
@@ -43,7 +44,7 @@ export function fittingSpeed(seconds) {
 export class Player {
   constructor(root, options) {
     this.root = root;
-    this.options = { details: null, ...options };
+    this.options = { details: null, explain: null, ...options };
     this.lanes = []; // those that ran
     this.views = []; // of these lanes and, last, of the simulated one
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
@@ -268,8 +269,6 @@ export class Player {
   }
 
   emit(lane, position) {
-    this.root.dispatchEvent(new CustomEvent("sd:position", {
-      bubbles: true, detail: { lane: this.laneAt(lane).lane, position, t: this.t },
-    }));
+    this.root.dispatchEvent(new CustomEvent("sd:position", { bubbles: true, detail: { lane: this.laneAt(lane).lane, position } }));
   }
 }

@@ -68,10 +68,9 @@ const Pointing = {
   },
 
   tokenOf(node) {
-    const token = node && node.closest ? node.closest(".sd-tk") : null;
-    const scroller = token ? token.closest(".sd-text") : null;
-    if (!scroller || token.sdToken == null) return null;
-    const lane = Number(scroller.dataset.lane);
+    const token = node.closest(".sd-text .sd-tk");
+    if (token?.sdToken == null) return null;
+    const lane = Number(token.closest(".sd-text").dataset.lane);
     return { lane, node: token, token: this.laneAt(lane).tokens[token.sdToken] };
   },
 
@@ -85,18 +84,20 @@ const Pointing = {
     this.popup.show(node, way ? [...detailNodes(details), way] : detailNodes(details));
   },
 
+  /** Whether more is recorded of the lane's tokens than is on the page. */
+  isRecorded(lane) { return Boolean(this.lanes[lane]) && !this.live && !this.partial; },
+
   /** A button, or a hint, that leads to the Learn tab's explanation of the token's iteration, where there is one. */
   wayToExplain(lane, token) {
-    if (!this.options.explain || !this.lanes[lane] || this.live || this.partial) return null;
+    if (!this.options.explain || !this.isRecorded(lane)) return null;
     const act = this.isHeld || this.popup.sheet ? "Explain this token" : "Click the token, or press e, for a step-by-step explanation";
     if (!this.isHeld && !this.popup.sheet) return el("p", "sd-mute", `${act}.`);
     return button(act, () => this.explain({ lane, token }), { cls: "sd-explain" });
   },
 
   explain({ lane, token }) {
-    const { drafted } = this.lanes[lane].iterations[token.iteration];
     this.forget();
-    this.options.explain({ lane, iteration: token.iteration, index: token.index, drafted });
+    this.options.explain({ lane, iteration: token.iteration, index: token.index });
   },
 
   async fetchDetails(lane, token) {
@@ -104,7 +105,7 @@ const Pointing = {
       text: token.text, fate: token.outcome,
       where: `${this.laneAt(lane).name} · output position ${token.position} · iteration ${token.iteration + 1}`,
     };
-    if (!this.options.details || !this.lanes[lane] || this.live || this.partial) return basic;
+    if (!this.options.details || !this.isRecorded(lane)) return basic;
     const key = `${lane}/${token.iteration}/${token.index}`;
     if (!this.cache.has(key)) {
       try {
@@ -203,6 +204,7 @@ const Pointing = {
   },
 
   tap(event) {
+    if (event.target.closest(".sd-pop .sd-close")) { this.unpin(); return; }
     if (!event.target.closest(".sd-pop")) this.holdPopup(false);
     const found = this.tokenOf(event.target);
     const figure = event.target.closest(".sd-fig");
@@ -249,7 +251,7 @@ const Pointing = {
     if (event.key === "Escape") { this.unpin(); return; }
     if (here && this.rove(event)) { event.preventDefault(); return; }
     if (this.guide.open) return;
-    if (target.closest && target.closest(".sd-text") && this.walk(event)) { event.preventDefault(); return; }
+    if (target.closest(".sd-text") && this.walk(event)) { event.preventDefault(); return; }
     const tag = target.tagName;
     const ranged = tag === "INPUT" && target !== this.rail;
     if (ranged || tag === "SELECT" || tag === "TEXTAREA") return;
@@ -268,7 +270,7 @@ const Pointing = {
   /** Copies the text without symbols for spaces and without discarded tokens. */
   copy(event) {
     const selection = window.getSelection();
-    const scroller = event.target.closest ? event.target.closest(".sd-text") : null;
+    const scroller = event.target.closest?.(".sd-text");
     if (!scroller || !selection.rangeCount) return;
     const range = selection.getRangeAt(0);
     const kept = this.laneAt(Number(scroller.dataset.lane)).tokens
@@ -279,19 +281,14 @@ const Pointing = {
   },
 
   /** Arrow keys in a text move from token to token; "e" explains one. */
-  walk(event) {
-    const direction = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const scroller = event.target.closest(".sd-text");
-    const here = event.key === "e" && this.options.explain ? this.tokenOf(event.target) : null;
-    if (here && this.lanes[here.lane] && !this.live && !this.partial) { this.explain(here); return true; }
-    const branching = event.key === "Enter" && this.tokenOf(event.target);
-    if (branching && this.isBranching(branching)) { this.openTree(branching, true); return true; }
+  walk({ key, target }) {
+    const direction = { ArrowRight: 1, ArrowLeft: -1 }[key], here = this.tokenOf(target);
+    if (key === "e" && here && this.options.explain && this.isRecorded(here.lane)) { this.explain(here); return true; }
+    if (key === "Enter" && here && this.isBranching(here)) { this.openTree(here, true); return true; }
     if (!direction) return false;
-    const lane = this.laneAt(Number(scroller.dataset.lane));
-    const from = event.target.sdToken ?? -1;
-    for (let k = from + direction; k >= 0 && k < lane.tokens.length; k += direction) {
+    const { lane, text: { visible: end } } = this.views[target.closest(".sd-text").dataset.lane];
+    for (let k = (target.sdToken ?? -1) + direction; k >= 0 && k < end; k += direction) {
       const { node, text, outcome, ends } = lane.tokens[k];
-      if (k >= this.views[Number(scroller.dataset.lane)].text.visible) break;
       if (node.offsetParent === null) continue; // final text only
       node.tabIndex = -1;
       aria(node, { role: "button", label: `${ends ? "end of the text" : visible(text)}, ${outcome}`, describedby: this.popup.node.id });
@@ -314,7 +311,7 @@ const Pointing = {
 
   /** Moves the focus among the buttons of a place. Returns whether the key was meant for that. */
   rove({ key, target }) {
-    const node = target.closest && target.closest(SHARING), place = node && node.closest(PLACES);
+    const node = target.closest(SHARING), place = node?.closest(PLACES);
     const sideways = key === "ArrowLeft" || key === "ArrowRight";
     if (!place || !AHEAD[key] || (sideways && node.classList.contains("sd-name"))) return false;  // these step the lane
     const all = [...place.querySelectorAll(SHARING)].filter((one) => one.offsetParent && one.closest(PLACES) === place);

@@ -9,11 +9,6 @@ import { LaneView } from "./laneview.js";
 import { Player, SPEEDS, speedText } from "./player.js";
 import { MEASURED } from "./strip.js";
 
-/** Colour and shape of a lane, which are the same everywhere. */
-function laneLook({ look: { colour, symbol } }) {
-  return { cls: `sd-lane sd-shape-${symbol}`, ink: `var(${colour})` };
-}
-
 const Shell = {
   buildShell() {
     this.sentence = el("p", "sd-sentence");
@@ -54,14 +49,9 @@ const Shell = {
     this.finalOnly = button("final text", () => this.setFinalOnly(!this.isFinalOnly), { cls: "sd-toggle", pressed: false });
     this.finalOnly.append(el("span", "sd-wide", " only"));
     const help = button("?", () => this.showGuide(), { title: "Guide: what you see, words, keys (?)", cls: "sd-help" });
-    const rail = el("span", "sd-rail-box", this.now, this.buildTrack(), this.ends);
+    this.knob = el("i", "sd-knob"); // with the line up to it: seen in the slider's place, since a new value of that would cause a new layout
+    const rail = el("span", "sd-rail-box", this.now, el("span", "sd-track", this.knob, this.rail), this.ends);
     return el("div", "sd-transport", this.playButton, back, next, rail, this.speeds, this.finalOnly, help);
-  },
-
-  /** The visible rail: changing the slider's value would cause a new layout, this one only moves. */
-  buildTrack() {
-    this.knob = el("i", "sd-knob"); // with the line up to it
-    return el("span", "sd-track", this.knob, this.rail);
   },
 
   /** The legend of bars, colours and shades; tapping an entry explains it. */
@@ -81,14 +71,14 @@ const Shell = {
   },
 
   addLane(lane, number, prompt) {
-    const { cls, ink } = laneLook(lane);
+    const cls = `sd-lane sd-shape-${lane.look.symbol}`;
     const name = button(el("span", "sd-name-text", lane.name), () => this.select(number), { title: `Step through ${lane.name}`, cls: "sd-name", pressed: false });
     const view = this.addView(number, prompt, {
       name, row: el("div", `sd-row ${cls}`, name),
       column: el("article", `sd-card sd-col ${cls}${lane.policy === "autoregressive" ? " sd-plain" : ""}`),
       chip: button(lane.name, () => this.toggleColumn(number), { cls: `sd-chip ${cls}`, pressed: true }),
     });
-    for (const node of [view.row, view.column, view.chip]) node.style.setProperty("--sd-k", ink);
+    for (const node of [view.row, view.column, view.chip]) node.style.setProperty("--sd-k", `var(${lane.look.colour})`);
     view.draw(lane, MEASURED, lane.speedup ? times(lane.speedup.median) : "");
     view.write();
   },
