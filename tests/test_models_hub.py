@@ -248,7 +248,8 @@ def test_presets_are_named_and_sound():
 
 def test_hub_ids(tmp_path, monkeypatch):
     assert is_hub_id("Qwen/Qwen2.5-7B")
-    assert not any(map(is_hub_id, ("models/x/y", "./a/b", "name", "../a", "a/..", "https://x/y", "a/b c")))
+    others = ("models/x/y", "./a/b", "name", "../a", "a/..", "https://x/y", "a/b c", "a/b\n", "a/ü")
+    assert not any(map(is_hub_id, others))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert not is_hub_id("owner/name")  # it is here: nothing is downloaded
