@@ -104,6 +104,7 @@ def test_folders_work_as_well_also_where_the_draft_has_further_tokens(folders, t
         ({"num_hidden_layers": 10**30}, "its config.json has num_hidden_layers = 10000"),
         ({"num_key_value_heads": "many"}, "its config.json has num_key_value_heads = many"),
         ({"vocab_size": True}, "its config.json has vocab_size = True"),
+        ({"text_config": "nothing"}, "its config.json has text_config = nothing"),
     ],
 )
 def test_bad_configs_are_refused_before_the_weights(hub, place, change, words):
@@ -139,6 +140,13 @@ def test_what_is_too_large_is_refused_before_it_is_downloaded(hub, monkeypatch, 
     with pytest.raises(UserError, match=words):
         load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
     assert hub.fetched_weights() == []
+
+
+def test_weights_of_no_bytes_are_refused_when_they_have_come(hub, place):
+    (place / "model.safetensors").write_bytes(b"")
+    hub.folders["org/changed"] = place
+    with pytest.raises(UserError, match="damaged or cut short"):
+        load_pair(target="org/changed", draft="org/small", device="cpu", hub=hub)
 
 
 ELSEWHERE = ("../elsewhere/model.safetensors", "/etc/model.safetensors", "pytorch_model.bin", ".safetensors", 5)

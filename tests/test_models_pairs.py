@@ -157,7 +157,7 @@ def test_spreading_needs_accelerate(folders, monkeypatch):
     "options, words",
     [
         ({"device": "cuda"}, "There is no CUDA device here"),
-        ({"device": "tpu"}, "must be auto, cpu, cuda"),
+        *(({"device": device}, "must be auto, cpu, cuda") for device in ("tpu", "cuda:01", "cuda:1,2", "cuda:\u0661")),
         ({"device": "cpu", "dtype": "float64"}, "number format must be auto or one of .*, not float64"),
     ],
 )
@@ -171,6 +171,13 @@ def test_a_draft_that_is_not_there(folders):
     assert pair.target.info.dtype == "bfloat16" and list(pair.loaded_drafts) == ["small"]
     with pytest.raises(UserError, match="has no draft tiny. It has: small, ngram"):
         pair.draft("tiny")
+
+
+def test_folders_may_be_named_from_the_home_folder(folders, monkeypatch):
+    """Those of the policies, too."""
+    monkeypatch.setenv("HOME", str(folders["big"].parent))
+    pair = load_pair(target="~/big", draft="~/small", device="cpu", dtype="float32")
+    assert pair.target_folder == folders["big"] and pair.draft_folders == {"small": folders["small"]}
 
 
 def test_embedded_drafts_run_as_their_pair_says_unless_a_dtype_is_asked_for(folders, monkeypatch):

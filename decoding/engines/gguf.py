@@ -130,14 +130,10 @@ def _write_model(path: Path, folder: Path, record: GgufRecord, report: Report) -
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turns what transformers raises for a file that it cannot read into a UserError.
-
-    These are OSError (no tokenizer or weights in it), ValueError and KeyError (an unknown architecture or tensor),
-    NotImplementedError (an unknown quantisation) and RuntimeError (shapes that do not fit; not for lack of memory).
-    """
+    """Turns what transformers raises for a file that it cannot read into a UserError: anything but lack of memory."""
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
+    except Exception as error:
         if is_out_of_memory(error):
             raise
         raise UserError(f"{path.name} could not be unpacked ({first_line(error)}): choose another model.") from error

@@ -47,7 +47,7 @@ def choose_device(device: str) -> str:
     """ "auto" is CUDA if available. Raises UserError if the named device does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    named = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", device)
+    named = re.fullmatch(r"cpu|cuda(?::(0|[1-9][0-9]{0,2}))?", device)
     if named is None:
         raise UserError(f"The device must be auto, cpu, cuda, or one GPU such as cuda:1, not {device[:40]}.")
     if device != "cpu" and not torch.cuda.is_available():
@@ -163,7 +163,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
     except SafetensorError as error:
         sentence = f"The weights of {folder.name} are damaged or cut short ({error}): delete and download them again."
         raise UserError(sentence) from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except Exception as error:  # a broken configuration fails in any way
         if is_out_of_memory(error):
             raise  # not the model's fault
         raise UserError(f"{folder.name} could not be loaded ({first_line(error)}): choose another model.") from error

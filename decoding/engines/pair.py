@@ -18,7 +18,7 @@ from .huge_pages import use_huge_pages
 from .inputs import EncodedPrompt
 from .loading import choose_device, load_model, read_config, reads_photographs
 from .seeing import Eyes, PhotoEyes, SceneEyes
-from .sources import Size, Sources
+from .sources import Size, Sources, existing
 from .threads import DRAFT_ROWS, fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
 from .transformers_engine import TransformersModel
@@ -160,7 +160,7 @@ def load_pair(
         load_draft,
         described.chat and tokenizer.has_chat_template,
         first.folder,
-        {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()},
+        {which: folder for which, place in described.drafts.items() if (folder := existing(place, Path.is_dir))},
         described.draft_kinds,
         eyes,
     )

@@ -83,7 +83,7 @@ class PhotoEyes:
         self._model = hf_model
         try:
             self._processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:  # a broken file fails in any way, a missing package in its own
             why = first_line(error)
             raise UserError(f"{folder.name} has no picture processor that can be loaded ({why}).") from error
         self._image_token: int = hf_model.config.image_token_id

@@ -181,9 +181,8 @@ def _eos_ids(folder: Path) -> frozenset[int]:
         path = folder / name
         if found is None and path.exists():
             found = _read_object(path).get("eos_token_id")
-    if found is None:
-        return frozenset()
-    return frozenset(found if isinstance(found, list) else [found])
+    given = found if isinstance(found, list) else [found]
+    return frozenset(token for token in given if isinstance(token, int) and token >= 0)  # nothing else is an id
 
 
 def _read_object(path: Path) -> dict[str, Any]:
