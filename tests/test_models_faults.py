@@ -63,6 +63,12 @@ def test_no_weight_is_made_up_and_each_must_give_numbers(folder, change, words):
         loading.load_model(place, "small", [find_format("float32")], threads=1)
 
 
+def test_a_head_of_tokens_that_the_model_does_not_have(folder):
+    (folder / "head_ids.json").write_text("[5, 1000]")
+    with pytest.raises(UserError, match="small proposes tokens beyond its vocabulary of 257: fetch the draft again"):
+        loading.load_model(loading.LocalModel(folder, "small", "test"), "small", [find_format("float32")], threads=1)
+
+
 @pytest.mark.parametrize(
     "template, words",
     [

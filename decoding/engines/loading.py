@@ -112,6 +112,8 @@ def load_model(
         hf_model = hf_model if spread else hf_model.to(device, formats[0].compute)
     head_ids = read_head_ids(folder)
     info = describe_model(hf_model, name, place.source, place.mark or fingerprint(folder))
+    if head_ids is not None and int(head_ids[-1]) >= info.vocab_size:
+        raise UserError(f"{name} proposes tokens beyond its vocabulary of {info.vocab_size:,}: fetch the draft again.")
     info.engine, info.device = "lean" if lean else "transformers", device
     info.threads = threads or torch.get_num_threads()
     if lean:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, first_line, is_out_of_memory
 from ..files import whole_folder
 from ..records.fingerprint import fingerprint
 
@@ -54,7 +54,8 @@ def read_head_ids(folder: Path) -> Tensor | None:
     if not file.is_file():
         return None
     ids = _read_json(file)
-    if not (isinstance(ids, list) and ids and all(isinstance(token, int) for token in ids)) or sorted(set(ids)) != ids:
+    numbers = isinstance(ids, list) and ids and all(isinstance(token, int) and token >= 0 for token in ids)
+    if not numbers or sorted(set(ids)) != ids:
         raise UserError(f"{folder.name}/{HEAD_FILE} is not a sorted list of token ids: fetch the draft again.")
     return torch.tensor(ids)
 
@@ -62,18 +63,25 @@ def read_head_ids(folder: Path) -> Tensor | None:
 def materialise(draft: Path, target: Path, folder: Path) -> Path:
     """Writes the slim ``draft`` with what it shares with ``target`` to ``folder``, a Llama folder; returns it.
 
-    A folder that stands there is taken as it is. Raises UserError where a file is missing or does not fit.
+    A folder that stands there is taken as it is. Raises UserError where a file is missing or damaged or does not fit.
     """
     if (folder / "config.json").is_file():
         return folder
-    with whole_folder(folder, lambda: (folder / "config.json").is_file()) as beside:
-        _write_model(draft, target, beside)
-        for name in TOKENIZER_FILES:
-            if (target / name).is_file():
-                shutil.copyfile(target / name, beside / name)
-        if (draft / HEAD_FILE).is_file():
-            shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
-        _write_features(draft, beside)
+    try:
+        with whole_folder(folder, lambda: (folder / "config.json").is_file()) as beside:
+            _write_model(draft, target, beside)
+            for name in TOKENIZER_FILES:
+                if (target / name).is_file():
+                    shutil.copyfile(target / name, beside / name)
+            if (draft / HEAD_FILE).is_file():
+                shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
+            _write_features(draft, beside)
+    except Exception as error:  # a damaged file fails in any way
+        if isinstance(error, UserError) or is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"The draft {draft.name} could not be made whole ({first_line(error)}): fetch it again."
+        ) from error
     return folder
 
 
