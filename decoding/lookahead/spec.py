@@ -100,7 +100,9 @@ class Score:
 class PolicySpec:
     """One policy. Every module of this package with a ``SPEC`` is found automatically (:func:`all_specs`).
 
-    ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set).
+    ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set). For a
+    learned lane that names no number this is the one that ``fit`` chose: the head's ``tuned`` setting of the argument's
+    ``meaning``.
     ``head_from``: of a learned policy: its head, of the weights, the architecture and the settings that ``fit`` found;
     given others, it or ``make`` may raise what indexing, reshaping and float() do.
     ``caption`` describes a lane in one line for a newcomer: a text with ``{argument}`` for the lane's argument, or a
@@ -151,7 +153,11 @@ class PolicySpec:
     def build(self, argument: str | None, head: Head | None = None) -> LookaheadPolicy:
         """A new policy. ``argument`` has been checked; ``head`` is given for a learned policy."""
         given: list[object] = [] if self.argument is None else [self.argument.value(argument)]
-        return self.make(*given, head) if self.learned else self.make(*given)
+        if head is None:
+            return self.make(*given)
+        if self.argument is not None and not isinstance(given[0], int | float):
+            given = [head.tuned[self.argument.meaning]]
+        return self.make(*given, head)
 
     def describe(self, argument: str | None) -> str:
         """The caption of a lane with this argument."""

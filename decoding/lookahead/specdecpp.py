@@ -101,13 +101,13 @@ class SpecDecPlusPlus(LookaheadPolicy):
     needs = SpecDecHead.needs
     stops_above = True
 
-    def __init__(self, head: SpecDecHead, threshold: float) -> None:
+    def __init__(self, threshold: float, head: SpecDecHead) -> None:
+        self._threshold = threshold
         self._head = head
         self.needs = head.needs
         self.cap = int(head.tuned.get("sl_max", SL_CAP))
         if self.cap < SHORTEST:
             raise ValueError(f"its SL_max is {self.cap}")
-        self._threshold = threshold
 
     def reset(self, context: LaneContext) -> None:
         self._cum = 1.0
@@ -129,27 +129,20 @@ class SpecDecPlusPlus(LookaheadPolicy):
         return self._head.score(state.hidden[index], values[index] if values else 0.0)  # empty if the head sees none
 
 
-def _make(threshold: float | str | None, head: SpecDecHead) -> SpecDecPlusPlus:
-    """``specdecpp`` or ``specdecpp:auto`` as ``fit`` chose it, or ``specdecpp:T`` with another threshold."""
-    if threshold is None or isinstance(threshold, str):  # the word auto
-        return SpecDecPlusPlus(head, float(head.tuned["threshold"]))
-    return SpecDecPlusPlus(head, threshold)
-
-
 SPEC = PolicySpec(
     name="specdecpp",
     title="SpecDec++",
     spelled="speculative decoding with adaptive candidate lengths",
     caption="keeps guessing while the chance that a guess has failed stays below a threshold",
     source="SpecDec++ (Huang et al. 2024); ours may also see how sure the draft was",
-    make=_make,
+    make=SpecDecPlusPlus,
     order=90,
     argument=Argument(
         "threshold",
         0.0,
         1.0,
         "specdecpp:0.5",
-        words=("auto",),
+        words=("auto",),  # as without an argument
         sweep=TWENTIETHS,
         tuned=(*TWENTIETHS, 0.97),
         effect="stops above {}",
