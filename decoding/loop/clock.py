@@ -5,6 +5,8 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, Protocol
 
+import torch
+
 DRAFT, VERIFY, POLICY, REST = range(4)
 Times = tuple[float, float, float, float]  # seconds: draft, verify, policy, rest
 
@@ -46,8 +48,6 @@ class CudaClock:
     """
 
     def __init__(self, device: str = "cuda") -> None:
-        import torch
-
         self._make = lambda: torch.cuda.Event(enable_timing=True)
         self._stream = lambda: torch.cuda.current_stream(device)
         self._events: list[tuple[int, Any]] = []
@@ -76,8 +76,6 @@ class CudaClock:
 def wait_for(device: str) -> None:
     """Waits until ``device`` has done its work."""
     if device.startswith("cuda"):
-        import torch
-
         torch.cuda.synchronize(device)
 
 

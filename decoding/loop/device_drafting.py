@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
+import torch
 
 from ..engines.base import CachedModel
+from ..engines.cuda import CudaModel
 from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
 from .state_drafting import FeatureDraft
-
-if TYPE_CHECKING:
-    import torch
-
-    from ..engines.cuda import CudaModel
 
 
 def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[CudaModel]:
