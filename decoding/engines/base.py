@@ -48,7 +48,6 @@ class CachedModel(Protocol):
     # Optional abilities of an engine, all absent by default.
     # Of a reduced head: the ids whose logits the last call gave, frequent ones and those of the text (text_tokens.py).
     head_ids: np.ndarray | None = None
-    works_on_device: bool = False  # greedy work without logits on the host: it is a CudaModel
     can_fork: bool = False  # fork() is there
     can_branch: bool = False  # extend() reads trees
     tied: bool = False  # embedding and head are one tensor

@@ -18,13 +18,8 @@ from .state_drafting import FeatureDraft
 
 
 def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[CudaModel]:
-    """Whether ``model``'s engine does greedy work on the device, and ``rule`` needs nothing else."""
-    return rule.name == "greedy" and is_on_device(model)
-
-
-def is_on_device(model: CachedModel) -> TypeGuard[CudaModel]:
-    """Whether it offers greedy work that never brings logits to the host."""
-    return model.works_on_device
+    """Whether ``model``'s engine does greedy work that never brings logits to the host, and ``rule`` needs no other."""
+    return rule.name == "greedy" and isinstance(model, CudaModel)
 
 
 @dataclass(slots=True)
