@@ -14,14 +14,14 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from decoding.lookahead.costaware import CostAware, least_latency, marginals, thresholds
-from decoding.lookahead.disco import Disco, sure_at
+from decoding.lookahead.disco import Disco, as_logs, sure_at
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.heads import HIGHEST, LOWEST, log_odds
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.ngrams import N_LEVELS
 from decoding.lookahead.repetition import LONGEST, Repetition, evidence_along
-from decoding.lookahead.specdecpp import SpecDecPlusPlus
+from decoding.lookahead.specdecpp import SpecDecPlusPlus, hinged
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
@@ -261,7 +261,7 @@ def test_evidence_counts_how_long_the_text_repeats():
 
 
 @given(st.integers(0, 1000), st.booleans())
-def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
+def test_heads_score_a_chain_by_their_formulas(seed, plain):
     rng = np.random.default_rng(seed)
     n = 12
     top10 = np.sort(rng.dirichlet(np.ones(12), n)[:, :10])[:, ::-1].astype(np.float32)
@@ -277,11 +277,19 @@ def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
         hidden=list(rng.normal(size=(n, 4)).astype(np.float32) * 5),
     )
     disco, specdecpp = make_head("disco", seed, plain=plain), make_head("specdecpp", seed, plain=plain)
-    one_by_one = [disco.score(top10[i], state.entropy[i], 3 + i) for i in range(n)]
-    np.testing.assert_allclose(disco.score_chain(state), one_by_one, rtol=1e-4)
-    values = getattr(state, specdecpp.feature)
-    one_by_one = [specdecpp.score(*both) for both in zip(state.hidden, values, strict=True)]
-    np.testing.assert_allclose(specdecpp.score_chain(state), one_by_one, rtol=1e-4, atol=1e-6)
+    weights = make_weights("disco", seed)
+    probabilities = top10 if plain else as_logs(top10)
+    inputs = np.column_stack([probabilities, state.entropy, np.log1p(range(3, 3 + n)), np.ones(n)])
+    logits = np.maximum(inputs @ weights["first"].T, 0.0) @ weights["second"][:-1] + weights["second"][-1]
+    np.testing.assert_allclose(disco.score_chain(state), 1.0 / (1.0 + np.exp(-logits)), rtol=1e-3, atol=1e-5)
+    weights, x = make_weights("specdecpp", seed), np.stack(state.hidden) / 3.0
+    for _ in range(2):
+        z = x @ weights["block"].T + weights["bias"]
+        x = x + z * 0.5 * (1.0 + np.tanh(z / 2))  # SiLU
+    logits = x @ weights["out"][:-1] + weights["out"][-1]
+    if not plain:
+        logits = logits + hinged(specdecpp.feature, getattr(state, specdecpp.feature)) @ weights["lead"]
+    np.testing.assert_allclose(specdecpp.score_chain(state), 1.0 / (1.0 + np.exp(-logits)), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("lane", ["disco", "costaware"])

@@ -61,14 +61,8 @@ class DiscoHead:
 
     def score_chain(self, state: DraftState) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        position = [scaled_position(at) for at in range(state.start, state.position)]
-        top10 = np.stack(state.top10)
-        top10 = as_logs(top10) if self._logs else top10
-        ones = np.ones((len(top10), 1))
-        inputs = np.hstack([top10, np.c_[state.entropy], np.c_[position], ones]).astype(np.float32)
-        hidden = np.maximum(inputs @ self._first.T, 0.0)
-        logits = hidden @ self._second[:-1] + self._second[-1]
-        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+        positions = range(state.start, state.position)
+        return np.array([self.score(*one) for one in zip(state.top10, state.entropy, positions, strict=True)])
 
 
 def as_logs(top10: np.ndarray) -> np.ndarray:

@@ -79,14 +79,7 @@ class SpecDecHead:
 
     def score_chain(self, state: DraftState) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        x = np.stack(state.hidden) * self._inverse
-        for _ in range(self._depth):
-            z = 0.5 * (x @ self._block.T + self._bias)
-            x += z * (1.0 + np.tanh(z))
-        logits = x @ self._out + self._out_bias
-        if self._lead is not None:
-            logits = logits + hinged(self.feature, getattr(state, self.feature)) @ np.array(self._lead)
-        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+        return np.array([self.score(*one) for one in zip(state.hidden, getattr(state, self.feature), strict=True)])
 
 
 def hinged(feature: str, values: Iterable[float]) -> np.ndarray:
