@@ -123,7 +123,7 @@ def test_bytes_of_xet_storage_are_counted_once(monkeypatch, tmp_path):
     assert counted == [10, 20]
 
 
-@pytest.mark.parametrize("name", ["a/b--c", "a/b..c", "a/b.git", "a/b.", f"{'a' * 60}/{'b' * 60}"])
+@pytest.mark.parametrize("name", ["a/b--c", "a/b..c", "a/b.git", "a/b."])
 def test_a_name_that_the_hub_does_not_allow_is_none_of_its_models(name):
     """The library refuses it before it asks."""
     assert is_hub_id(name)
