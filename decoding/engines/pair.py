@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ..errors import UserError
-from ..records.pairs import BLOCK, FEATURE, HEADS, TEXT_MODEL, DraftKind, find_pair, name_pair
+from ..records.pairs import BLOCK, FEATURE, HEADS, MODEL_FREE, TEXT_MODEL, DraftKind, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
@@ -48,9 +48,8 @@ class Pair:
         name = name or self.default_draft
         if name not in self._drafts:
             if name not in self.draft_names:
-                raise UserError(
-                    f"The pair {self.name} has no draft {name}. It has: {', '.join(self.draft_names)}, ngram."
-                )
+                known = ", ".join([*self.draft_names, *MODEL_FREE])
+                raise UserError(f"The pair {self.name} has no draft {name}. It has: {known}.")
             self._drafts[name] = self.load_draft(name)
         return self._drafts[name]
 
