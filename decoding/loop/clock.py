@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -66,7 +67,7 @@ class CudaClock:
         self.lap(REST)
         self._events[-1][1].synchronize()
         spans = [0.0, 0.0, 0.0, 0.0]
-        for (_, before), (phase, event) in zip(self._events, self._events[1:]):
+        for (_, before), (phase, event) in pairwise(self._events):
             spans[phase] += before.elapsed_time(event) / 1000.0
         self._spare += [event for _, event in self._events]
         draft, verify, policy, rest = spans
