@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from ..errors import UserError, first_line, is_out_of_memory
 from ..files import sha256_of_file, whole_folder
@@ -52,7 +53,7 @@ def unpack(record: GgufRecord, hub: HuggingFaceHub, report: Report, file: Path |
         with whole_folder(folder, lambda: _is_whole(folder, record)) as beside:
             _write_model(path, beside, record, report)
             (beside / ORIGIN_FILE).write_text(json.dumps(_origin(beside, record), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # where the disk is full, of either kind
         raise UserError(f"{record.name} could not be unpacked into {folder.parent} ({error}).") from error
     return folder
 
