@@ -80,7 +80,7 @@ def materialise(draft: Path, target: Path, folder: Path) -> Path:
         if isinstance(error, UserError) or is_out_of_memory(error):
             raise
         raise UserError(
-            f"The draft {draft.name} could not be made whole ({first_line(error)}): fetch it again."
+            f"The draft {draft.name} could not be made whole ({first_line(error)}): fetch it again, or free some space."
         ) from error
     return folder
 
