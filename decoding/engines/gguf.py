@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from ..errors import UserError, first_line, is_out_of_memory
+from ..errors import UserError, readable
 from ..files import sha256_of_file, whole_folder
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import ORIGIN_FILE, GgufRecord
@@ -116,28 +114,18 @@ def _write_model(path: Path, folder: Path, record: GgufRecord, report: Report) -
 
     disable_progress_bar()
     where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    broken = f"{path.name} could not be unpacked", "choose another model"
     message = f"Unpacking {record.name} from {record.quantisation} to bfloat16 (once; later starts find it)"
     report(message, 0.0)
-    with _readable(path):
+    with readable(*broken):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
     tokenizer.save_pretrained(folder)
     report(message, 0.25)
-    with _readable(path):
+    with readable(*broken):
         whole = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
         packed = AutoModelForCausalLM.from_pretrained(path.parent, **whole, **where)
     report(message, 0.9)
     _without_quantisation(packed).save_pretrained(folder)
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turns what transformers raises for a file that it cannot read into a UserError: anything but lack of memory."""
-    try:
-        yield
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        raise UserError(f"{path.name} could not be unpacked ({first_line(error)}): choose another model.") from error
 
 
 def _without_quantisation(packed: Any) -> Any:

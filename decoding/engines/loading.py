@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, first_line, is_out_of_memory
+from ..errors import UserError, readable
 from ..records.fingerprint import fingerprint
 from ..records.trace import ModelInfo
 from .base import CachedModel
@@ -151,24 +151,21 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
         raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
     options = {"device_map": "auto"} if spread else {}
     kind: Any = AutoModelForImageTextToText if reads_photographs(read_config(folder)) else AutoModelForCausalLM
-    try:
-        loaded: Any = kind.from_pretrained(
-            folder,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # named below, in our own words
-            **options,
-        )
-    except SafetensorError as error:
-        sentence = f"The weights of {folder.name} are damaged or cut short ({error}): delete and download them again."
-        raise UserError(sentence) from error
-    except Exception as error:  # a broken configuration fails in any way
-        if is_out_of_memory(error):
-            raise  # not the model's fault
-        raise UserError(f"{folder.name} could not be loaded ({first_line(error)}): choose another model.") from error
+    with readable(f"{folder.name} could not be loaded", "choose another model"):
+        try:
+            loaded: Any = kind.from_pretrained(
+                folder,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # named below, in our own words
+                **options,
+            )
+        except SafetensorError as error:
+            what = f"The weights of {folder.name} are damaged or cut short ({error})"
+            raise UserError(f"{what}: delete and download them again.") from error
     model, found = loaded
     _check_whole(model, found, folder)
     check_rewindable(model)

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UserError, first_line, is_out_of_memory
+from ..errors import UserError, readable
 from ..files import whole_folder
 from ..records.fingerprint import fingerprint
 
@@ -67,21 +67,17 @@ def materialise(draft: Path, target: Path, folder: Path) -> Path:
     """
     if (folder / "config.json").is_file():
         return folder
-    try:
-        with whole_folder(folder, lambda: (folder / "config.json").is_file()) as beside:
-            _write_model(draft, target, beside)
-            for name in TOKENIZER_FILES:
-                if (target / name).is_file():
-                    shutil.copyfile(target / name, beside / name)
-            if (draft / HEAD_FILE).is_file():
-                shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
-            _write_features(draft, beside)
-    except Exception as error:  # a damaged file fails in any way
-        if isinstance(error, UserError) or is_out_of_memory(error):
-            raise
-        raise UserError(
-            f"The draft {draft.name} could not be made whole ({first_line(error)}): fetch it again, or free some space."
-        ) from error
+    with (
+        readable(f"The draft {draft.name} could not be made whole", "fetch it again, or free some space on the disk"),
+        whole_folder(folder, lambda: (folder / "config.json").is_file()) as beside,
+    ):
+        _write_model(draft, target, beside)
+        for name in TOKENIZER_FILES:
+            if (target / name).is_file():
+                shutil.copyfile(target / name, beside / name)
+        if (draft / HEAD_FILE).is_file():
+            shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
+        _write_features(draft, beside)
     return folder
 
 
