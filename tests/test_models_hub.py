@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from decoding.engines.checks import check_index, check_memory, estimate_memory
 from decoding.engines.formats import find_format
 from decoding.engines.hub import Repository, is_hub_id
 from decoding.engines.pair import load_pair
+from decoding.engines.sources import HubSource
 from decoding.engines.tokenizer import load_tokenizer
-from decoding.errors import UserError
+from decoding.errors import Cancelled, UserError
 from decoding.records import pairs
 from tests.tiny_models import make_model
 
@@ -140,6 +142,30 @@ def test_what_is_too_large_is_refused_before_it_is_downloaded(hub, monkeypatch, 
     with pytest.raises(UserError, match=words):
         load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
     assert hub.fetched_weights() == []
+
+
+class DeafHub(FakeHub):
+    """Goes on whatever a report raises, as a library does that reports from a thread of its own."""
+
+    def fetch(self, repository: Repository, file: str, on_bytes) -> Path:
+        def report(n: int) -> None:
+            with suppress(Cancelled):
+                on_bytes(n)
+
+        return super().fetch(repository, file, report)
+
+
+def test_a_stop_that_the_library_does_not_hear_ends_the_download_after_the_file(hub, place):
+    (place / "more.safetensors").write_bytes(b"...")
+    deaf = DeafHub(hub.cache, {"org/changed": place})
+
+    def stop(message: str, share: float | None) -> None:
+        if share:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        HubSource("org/changed", deaf).fetch(stop)
+    assert len(deaf.fetched_weights()) == 1
 
 
 def test_weights_of_no_bytes_are_refused_when_they_have_come(hub, place):

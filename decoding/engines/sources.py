@@ -111,6 +111,7 @@ class HubSource:
             report(message, min(done / max(total, 1), 1.0))
 
         for file in files:
+            count(0)  # a report may end the work, but not from within Xet, which calls from a thread of its own
             self._hub.fetch(repository, file, count)
         mark = f"hub-{repository.revision[:16]}"  # hashing the weights would take minutes
         return LocalModel(folder, self._name.rsplit("/", 1)[-1], self._name, mark)
