@@ -39,15 +39,11 @@ class DeviceDraft(ModelDraft):
     """A step copies one token and its features to the host in one transfer; several planned at once copy nothing."""
 
     _model: CudaModel
-
-    def __init__(self, name: str, model: CudaModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> None:
-        super().__init__(name, model, rule, needs)
-        self._vocab_size = rule.vocab_size
-        self._waiting: Waiting | None = None
+    _waiting: Waiting | None = None
 
     def step(self, text: list[int], state: DraftState) -> Any:  # a decoding.engines.cuda.DraftStep
         unseen = self._unseen(text, state)
-        found = self._model.draft_step(unseen, self._vocab_size, self._added(unseen, state))
+        found = self._model.draft_step(unseen, self._rule.vocab_size, self._added(unseen, state))
         state.tokens.append(found.token)
         return found
 
@@ -68,7 +64,7 @@ class DeviceDraft(ModelDraft):
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length
             return super().propose(text, state, n, ends)
         unseen = self._unseen(text, state)
-        drafted = self._model.draft_planned(unseen, n, self._vocab_size, self._added(unseen, state))
+        drafted = self._model.draft_planned(unseen, n, self._rule.vocab_size, self._added(unseen, state))
         self._waiting = Waiting(drafted, ends)
         return True
 
