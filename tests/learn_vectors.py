@@ -118,6 +118,7 @@ def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
             "this": [0.1, 0.8, 0.3],
             "next": [0.2, 0.9, -0.5],
             "recent": 0.7,
+            "caution": 1.0,
             "first": {"start": 0.7, "held": 0.9, "missed": 0.4},
             "ledger": ledger,
         },

@@ -23,6 +23,7 @@ TUNED = {
         "this": [0.05, 1.1, -0.2],
         "next": [0.1, 0.9, 0.4],
         "recent": 0.6,
+        "caution": 1.0,
         "first": {"start": 0.8, "held": 0.9, "missed": 0.7},
         "sl_max": 12,
         "ledger": LEDGER,

@@ -107,7 +107,25 @@ def test_other_targets_draft_is_refused(target: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "whole").exists()
 
 
-@pytest.mark.parametrize("content", ["{}", "[2, 1]", "[1, 1]", "[]", "nothing"])
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("own.safetensors", b"\x10"),
+        ("draft.json", b"[]"),
+        ("draft.json", b'{"target_layers": [0], "trunk": 5}'),
+        ("draft.json", b"{}"),
+        ("config.json", b'{"hidden_size": "wide"}'),
+    ],
+)
+def test_a_damaged_draft_is_a_sentence(file: str, content: bytes, target: Path, tmp_path: Path) -> None:
+    save_slim(start_draft(Recipe((0,), 4, ""), load(target))[0], tmp_path / "draft", HEAD)
+    (tmp_path / "draft" / file).write_bytes(content)
+    with pytest.raises(UserError, match="The draft draft could not be made whole .*: fetch it again"):
+        materialise(tmp_path / "draft", target, tmp_path / "whole")
+    assert not (tmp_path / "whole").exists()
+
+
+@pytest.mark.parametrize("content", ["{}", "[2, 1]", "[1, 1]", "[-1, 2]", "[]", "nothing"])
 def test_broken_list_of_ids_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "head_ids.json").write_text(content)
     with pytest.raises(UserError):

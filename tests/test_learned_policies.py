@@ -14,15 +14,14 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from decoding.lookahead.costaware import CostAware, least_latency, marginals, thresholds
-from decoding.lookahead.costaware_heads import TableHead
-from decoding.lookahead.disco import Disco, sure_at
+from decoding.lookahead.disco import Disco, as_logs, sure_at
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.heads import HIGHEST, LOWEST, log_odds
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.ngrams import N_LEVELS
 from decoding.lookahead.repetition import LONGEST, Repetition, evidence_along
-from decoding.lookahead.specdecpp import SpecDecPlusPlus
+from decoding.lookahead.specdecpp import SpecDecPlusPlus, hinged
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
@@ -48,8 +47,8 @@ def known(policy: str, scores: list[float]) -> DraftState:
 
 
 def test_disco_drafts_while_the_classifier_reaches_the_threshold():
-    policy = started(Disco(make_head("disco"), 0.6, 5))
-    assert policy.cap == 5
+    policy = started(Disco(0.6, make_head("disco")))
+    assert policy.cap == TUNED["disco"]["sl_max"]
     assert policy.should_draft(known("disco", []))  # nothing to classify yet
     assert policy.should_draft(known("disco", [0.6]))
     assert not policy.should_draft(known("disco", [0.6, 0.59]))
@@ -58,7 +57,7 @@ def test_disco_drafts_while_the_classifier_reaches_the_threshold():
 
 
 def test_specdecpp_scores_only_tokens_that_have_been_an_input():
-    policy = started(SpecDecPlusPlus(make_head("specdecpp"), 0.5))
+    policy = started(SpecDecPlusPlus(0.5, make_head("specdecpp")))
     assert policy.should_draft(known("specdecpp", []))
     assert policy.should_draft(known("specdecpp", [0.0]))  # Y_1 was not an input yet, and the SL is at least two
     assert policy.score is None
@@ -72,15 +71,18 @@ def test_specdecpp_scores_only_tokens_that_have_been_an_input():
     assert policy.score == pytest.approx(0.1), "a new iteration starts with a product of 1"
 
 
-def test_specdecpp_without_a_number_has_the_fitted_threshold():
-    for lane, threshold in (("specdecpp", 0.5), ("specdecpp:auto", 0.5), ("specdecpp:0.8", 0.8)):
-        policy = started(make_policy(parse_lane(lane), make_heads()))
-        policy.should_draft(known("specdecpp", [0.9, 0.9]))
-        assert policy.threshold == threshold
+@pytest.mark.parametrize(
+    ("lane", "threshold"),
+    [("specdecpp", 0.5), ("specdecpp:auto", 0.5), ("specdecpp:0.8", 0.8), ("disco", 0.5), ("disco:0.7", 0.7)],
+)
+def test_a_lane_without_a_number_has_the_fitted_one(lane, threshold):
+    policy = started(make_policy(parse_lane(lane), make_heads()))
+    policy.should_draft(known(policy.name, [0.9, 0.9]))
+    assert policy.threshold == threshold
 
 
 def test_costaware_weighs_the_next_token_against_its_cost():
-    policy = started(CostAware(make_head("costaware")))
+    policy = started(CostAware(1.0, make_head("costaware")))
     limit = thresholds(ROWS, COSTS, "small")[0]
     assert policy.should_draft(known("costaware", [])) == (limit < 0.8)
     assert (policy.score, policy.threshold) == (0.8, limit)
@@ -117,7 +119,7 @@ def likely(coefficients, h, recent):
 
 
 def test_costaware_trusts_a_draft_more_where_it_has_done_well():
-    policy = started(CostAware(make_head("costaware")))
+    policy = started(CostAware(1.0, make_head("costaware")))
     scores = []
     for accepted in (0, 0, 8, 8):
         policy.should_draft(known("costaware", []))
@@ -158,16 +160,16 @@ def test_a_step_in_the_cost_of_checks_is_a_step_in_the_thresholds():
 
 def test_costaware_can_be_asked_past_every_cap():
     """As an evaluation asks it, to simulate a policy that never stops too soon."""
-    policy = started(CostAware(make_head("costaware")))
+    policy = started(CostAware(1.0, make_head("costaware")))
     for n in range(2 * SL_CAP_LEARNED):
         policy.should_draft(known("costaware", [0.99] * n))
         assert 0.0 < policy.threshold <= 1.0
 
 
 def test_caution_raises_the_line():
-    table, tuned, lines = make_weights("costaware")["table"], TUNED["costaware"], []
+    lines = []
     for caution in (1.0, 1.2):
-        policy = started(CostAware(TableHead(table, tuned | {"caution": caution})))
+        policy = started(CostAware(caution, make_head("costaware")))
         policy.should_draft(known("costaware", [0.9]))
         lines.append(policy.threshold)
     assert lines[1] == pytest.approx(1.2 * lines[0])
@@ -181,20 +183,20 @@ def test_a_costlier_draft_raises_costawares_thresholds():
 def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
     hopeless = replace(COSTS, first_step={"small": 9.0})
     assert least_latency(ROWS, hopeless, "small") > hopeless.iteration(0, None)
-    policy = started(CostAware(make_head("costaware")), hopeless)
+    policy = started(CostAware(1.0, make_head("costaware")), hopeless)
     assert set(thresholds(ROWS, hopeless, "small")) == {1.0} and not policy.should_draft(known("costaware", []))
 
 
 def test_a_costly_start_is_no_reason_to_check_at_once():
     """The cost of v(2) over v(1) and of the first draft step counts for the iteration, not for the first token."""
     steep = replace(COSTS, verify_curve=[1.0, *(v + 0.2 for v in COSTS.verify_curve[1:])], first_step={"small": 0.1})
-    policy = started(CostAware(make_head("costaware")), steep)
+    policy = started(CostAware(1.0, make_head("costaware")), steep)
     m = steep.verify(2) - steep.verify(1) + steep.draft_step["small"] + steep.first_step["small"]
     assert 0.8 * least_latency(ROWS, steep, "small") < m and policy.should_draft(known("costaware", []))
 
 
 def test_disco_asks_for_nothing_more_where_p_is_sure():
-    policy = started(Disco(make_head("disco"), 0.4, 12, sure=0.6))
+    policy = started(Disco(0.4, make_head("disco")))
     state = DraftState(tokens=[], p=[])
     policy.should_draft(state)
     assert state.sure == 0.6
@@ -259,7 +261,7 @@ def test_evidence_counts_how_long_the_text_repeats():
 
 
 @given(st.integers(0, 1000), st.booleans())
-def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
+def test_heads_score_a_chain_by_their_formulas(seed, plain):
     rng = np.random.default_rng(seed)
     n = 12
     top10 = np.sort(rng.dirichlet(np.ones(12), n)[:, :10])[:, ::-1].astype(np.float32)
@@ -275,11 +277,19 @@ def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
         hidden=list(rng.normal(size=(n, 4)).astype(np.float32) * 5),
     )
     disco, specdecpp = make_head("disco", seed, plain=plain), make_head("specdecpp", seed, plain=plain)
-    one_by_one = [disco.score(top10[i], state.entropy[i], 3 + i) for i in range(n)]
-    np.testing.assert_allclose(disco.score_chain(state), one_by_one, rtol=1e-4)
-    values = getattr(state, specdecpp.feature)
-    one_by_one = [specdecpp.score(*both) for both in zip(state.hidden, values, strict=True)]
-    np.testing.assert_allclose(specdecpp.score_chain(state), one_by_one, rtol=1e-4, atol=1e-6)
+    weights = make_weights("disco", seed)
+    probabilities = top10 if plain else as_logs(top10)
+    inputs = np.column_stack([probabilities, state.entropy, np.log1p(range(3, 3 + n)), np.ones(n)])
+    logits = np.maximum(inputs @ weights["first"].T, 0.0) @ weights["second"][:-1] + weights["second"][-1]
+    np.testing.assert_allclose(disco.score_chain(state), 1.0 / (1.0 + np.exp(-logits)), rtol=1e-3, atol=1e-5)
+    weights, x = make_weights("specdecpp", seed), np.stack(state.hidden) / 3.0
+    for _ in range(2):
+        z = x @ weights["block"].T + weights["bias"]
+        x = x + z * 0.5 * (1.0 + np.tanh(z / 2))  # SiLU
+    logits = x @ weights["out"][:-1] + weights["out"][-1]
+    if not plain:
+        logits = logits + hinged(specdecpp.feature, getattr(state, specdecpp.feature)) @ weights["lead"]
+    np.testing.assert_allclose(specdecpp.score_chain(state), 1.0 / (1.0 + np.exp(-logits)), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("lane", ["disco", "costaware"])

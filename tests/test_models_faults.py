@@ -63,6 +63,12 @@ def test_no_weight_is_made_up_and_each_must_give_numbers(folder, change, words):
         loading.load_model(place, "small", [find_format("float32")], threads=1)
 
 
+def test_a_head_of_tokens_that_the_model_does_not_have(folder):
+    (folder / "head_ids.json").write_text("[5, 1000]")
+    with pytest.raises(UserError, match="small proposes tokens beyond its vocabulary of 257: fetch the draft again"):
+        loading.load_model(loading.LocalModel(folder, "small", "test"), "small", [find_format("float32")], threads=1)
+
+
 @pytest.mark.parametrize(
     "template, words",
     [
@@ -105,13 +111,15 @@ def test_files_that_are_broken_or_missing(folder, read, file, content, words):
         read(folder)
 
 
-def test_a_list_in_place_of_the_settings_of_generate_says_nothing(folder):
-    (folder / "generation_config.json").write_text("[]")
+@pytest.mark.parametrize("content", ["[]", '{"eos_token_id": {}}', '{"eos_token_id": [[1], "</s>", -1]}'])
+def test_settings_of_generate_that_name_no_token_say_nothing(folder, content):
+    (folder / "generation_config.json").write_text(content)
     assert load_tokenizer(folder).eos_ids == {0}
 
 
-def test_a_type_that_transformers_does_not_know(folder):
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "newest"}
+@pytest.mark.parametrize("change", [{"model_type": "newest"}, {"rms_norm_eps": "small"}, {"rope_parameters": 5}])
+def test_what_transformers_does_not_understand(folder, change):
+    config = json.loads((folder / "config.json").read_text()) | change
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="small could not be loaded .*: choose another model"):
         load_hf_model(folder, torch.float32)

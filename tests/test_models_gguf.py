@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from decoding.engines import gguf as gguf_module
 from decoding.engines.gguf import unpack
@@ -85,10 +86,11 @@ def test_a_damaged_copy_is_made_again(record):
     assert unpacked(record) == folder and (folder / ORIGIN_FILE).is_file()
 
 
-def test_nothing_half_made_is_left_where_unpacking_fails(record, monkeypatch):
+@pytest.mark.parametrize("kind", [OSError, SafetensorError])
+def test_nothing_half_made_is_left_where_unpacking_fails(record, monkeypatch, kind):
     def fail(path, folder, record, report):
         (folder / "config.json").write_text("{}")
-        raise OSError("no space left")
+        raise kind("no space left")
 
     monkeypatch.setattr(gguf_module, "_write_model", fail)
     with pytest.raises(UserError, match="could not be unpacked into .*no space left"):

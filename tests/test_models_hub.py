@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from decoding.engines.checks import check_index, check_memory, estimate_memory
 from decoding.engines.formats import find_format
 from decoding.engines.hub import Repository, is_hub_id
 from decoding.engines.pair import load_pair
+from decoding.engines.sources import HubSource
 from decoding.engines.tokenizer import load_tokenizer
-from decoding.errors import UserError
+from decoding.errors import Cancelled, UserError
 from decoding.records import pairs
 from tests.tiny_models import make_model
 
@@ -104,6 +106,7 @@ def test_folders_work_as_well_also_where_the_draft_has_further_tokens(folders, t
         ({"num_hidden_layers": 10**30}, "its config.json has num_hidden_layers = 10000"),
         ({"num_key_value_heads": "many"}, "its config.json has num_key_value_heads = many"),
         ({"vocab_size": True}, "its config.json has vocab_size = True"),
+        ({"text_config": "nothing"}, "its config.json has text_config = nothing"),
     ],
 )
 def test_bad_configs_are_refused_before_the_weights(hub, place, change, words):
@@ -139,6 +142,37 @@ def test_what_is_too_large_is_refused_before_it_is_downloaded(hub, monkeypatch, 
     with pytest.raises(UserError, match=words):
         load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
     assert hub.fetched_weights() == []
+
+
+class DeafHub(FakeHub):
+    """Goes on whatever a report raises, as a library does that reports from a thread of its own."""
+
+    def fetch(self, repository: Repository, file: str, on_bytes) -> Path:
+        def report(n: int) -> None:
+            with suppress(Cancelled):
+                on_bytes(n)
+
+        return super().fetch(repository, file, report)
+
+
+def test_a_stop_that_the_library_does_not_hear_ends_the_download_after_the_file(hub, place):
+    (place / "more.safetensors").write_bytes(b"...")
+    deaf = DeafHub(hub.cache, {"org/changed": place})
+
+    def stop(message: str, share: float | None) -> None:
+        if share:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        HubSource("org/changed", deaf).fetch(stop)
+    assert len(deaf.fetched_weights()) == 1
+
+
+def test_weights_of_no_bytes_are_refused_when_they_have_come(hub, place):
+    (place / "model.safetensors").write_bytes(b"")
+    hub.folders["org/changed"] = place
+    with pytest.raises(UserError, match="damaged or cut short"):
+        load_pair(target="org/changed", draft="org/small", device="cpu", hub=hub)
 
 
 ELSEWHERE = ("../elsewhere/model.safetensors", "/etc/model.safetensors", "pytorch_model.bin", ".safetensors", 5)
@@ -248,7 +282,8 @@ def test_presets_are_named_and_sound():
 
 def test_hub_ids(tmp_path, monkeypatch):
     assert is_hub_id("Qwen/Qwen2.5-7B")
-    assert not any(map(is_hub_id, ("models/x/y", "./a/b", "name", "../a", "a/..", "https://x/y", "a/b c")))
+    others = ("models/x/y", "./a/b", "name", "../a", "a/..", "https://x/y", "a/b c", "a/b\n", "a/ü")
+    assert not any(map(is_hub_id, others))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert not is_hub_id("owner/name")  # it is here: nothing is downloaded

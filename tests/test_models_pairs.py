@@ -10,6 +10,7 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import errors
+from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
 from transformers import AutoTokenizer
 
 from decoding.backends import base
@@ -17,7 +18,7 @@ from decoding.engines import loading, sources
 from decoding.engines import pair as pair_module
 from decoding.engines.checks import estimate_memory
 from decoding.engines.formats import find_format
-from decoding.engines.hub import HuggingFaceHub, Repository
+from decoding.engines.hub import HuggingFaceHub, Repository, is_hub_id
 from decoding.engines.loading import LocalModel
 from decoding.engines.pair import check_fit, load_pair, size_of
 from decoding.engines.tokenizer import Tokenizer, load_tokenizer
@@ -69,6 +70,7 @@ def answer(status: int) -> httpx.Response:
         (errors.LocalEntryNotFoundError("no"), "the Hub cannot be reached"),
         (errors.HfHubHTTPError("no", response=answer(500)), "a/b could not be loaded from the Hub: HfHubHTTPError"),
         (errors.HTTPError("no"), "a/b could not be loaded from the Hub: HTTPError"),
+        (RuntimeError("Data processing error"), "a/b could not be loaded from the Hub: RuntimeError"),  # of Xet
     ],
 )
 def test_errors_of_the_hub_become_sentences(monkeypatch, error, words):
@@ -94,6 +96,39 @@ def test_bytes_of_a_download_are_counted(monkeypatch, tmp_path):
     counted: list[int] = []
     path = HuggingFaceHub().fetch(Repository("a/b", "main", {}), "x.safetensors", counted.append)
     assert path == tmp_path / "x.safetensors" and sum(counted) == 30
+
+
+def test_bytes_of_xet_storage_are_counted_once(monkeypatch, tmp_path):
+    """It reports those that come over the network, and then the same ones, as they are written."""
+
+    def download(name, file, *, revision, tqdm_class):
+        with XetDownloadProgressReporter(
+            reconstruction_desc=file, total=30, log_level=20, name="huggingface_hub.xet_get", tqdm_class=tqdm_class
+        ) as reporter:
+            for come, written in ((20, 0), (30, 10), (30, 30)):
+                reporter.update_progress(
+                    SimpleNamespace(
+                        total_bytes=30,
+                        total_bytes_completed=written,
+                        total_bytes_completion_rate=None,
+                        total_transfer_bytes_completed=come,
+                        total_transfer_bytes_completion_rate=None,
+                    )
+                )
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    counted: list[int] = []
+    HuggingFaceHub().fetch(Repository("a/b", "main", {}), "x.safetensors", counted.append)
+    assert counted == [10, 20]
+
+
+@pytest.mark.parametrize("name", ["a/b--c", "a/b..c", "a/b.git", "a/b."])
+def test_a_name_that_the_hub_does_not_allow_is_none_of_its_models(name):
+    """The library refuses it before it asks."""
+    assert is_hub_id(name)
+    with pytest.raises(UserError, match=f"There is no model {name} on the Hub"):
+        HuggingFaceHub().look(name)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +157,7 @@ def test_spreading_needs_accelerate(folders, monkeypatch):
     "options, words",
     [
         ({"device": "cuda"}, "There is no CUDA device here"),
-        ({"device": "tpu"}, "must be auto, cpu, cuda"),
+        *(({"device": device}, "must be auto, cpu, cuda") for device in ("tpu", "cuda:01", "cuda:1,2", "cuda:\u0661")),
         ({"device": "cpu", "dtype": "float64"}, "number format must be auto or one of .*, not float64"),
     ],
 )
@@ -136,6 +171,13 @@ def test_a_draft_that_is_not_there(folders):
     assert pair.target.info.dtype == "bfloat16" and list(pair.loaded_drafts) == ["small"]
     with pytest.raises(UserError, match="has no draft tiny. It has: small, ngram"):
         pair.draft("tiny")
+
+
+def test_folders_may_be_named_from_the_home_folder(folders, monkeypatch):
+    """Those of the policies, too."""
+    monkeypatch.setenv("HOME", str(folders["big"].parent))
+    pair = load_pair(target="~/big", draft="~/small", device="cpu", dtype="float32")
+    assert pair.target_folder == folders["big"] and pair.draft_folders == {"small": folders["small"]}
 
 
 def test_embedded_drafts_run_as_their_pair_says_unless_a_dtype_is_asked_for(folders, monkeypatch):

@@ -14,6 +14,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokeniz
 from decoding.cli.compare import _repeated
 from decoding.engines.pair import Pair, load_pair
 from decoding.errors import UserError
+from decoding.loop.drafting import prefill
 from decoding.pictures.photo import NAMED, SIDE, pack_file, photo_of
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import load_run, run_from_json, run_to_json
@@ -97,6 +98,13 @@ def test_the_draft_gets_the_text_and_no_typed_name_becomes_a_token(pair, picture
     image = pair.tokenizer.encode_part("<image>", False)[0]
     assert image in prompt.ids[prompt.at : prompt.at + prompt.n_placeholders] and image not in prompt.text
     assert QUESTION in pair.tokenizer.decode(prompt.text)
+
+
+def test_a_text_after_a_picture_begins_at_its_own_first_position(pair, picture):
+    """Also one of a single token, of which nothing is read in advance."""
+    prefill(pair.target, pair.encode_prompt("What is this?", True, picture=picture))
+    prefill(pair.target, [5])
+    assert pair.target._places(2) == {}
 
 
 def test_what_is_no_photograph_is_refused(pair, picture):

@@ -150,6 +150,8 @@ def test_the_readme_lists_them():
         ("static:5", None, "static", "5"),
         (" wide-1x384/static:5 ", "wide-1x384", "static", "5"),
         ("org/model/confidence:0.4", "org/model", "confidence", "0.4"),
+        ("confidence:.5", None, "confidence", ".5"),
+        ("confidence:1e-05", None, "confidence", "1e-05"),
         ("ngram/static:10", "ngram", "static", "10"),
         ("oracle:best", None, "oracle", "best"),
         ("specdecpp:auto", None, "specdecpp", "auto"),
@@ -174,6 +176,10 @@ def test_a_lane_string_is_taken_apart(text, draft, policy, argument):
         ("", "no policy"),
         ("confidence:nan", "from 0 to 1"),
         ("confidence:1.5", "from 0 to 1"),
+        ("confidence:0.4_0", "from 0 to 1"),
+        ("confidence:\u0660.4", "from 0 to 1"),
+        ("confidence:0.\n4", "from 0 to 1"),
+        ("confidence:0." + "4" * 99, "from 0 to 1"),
         ("oracle:0", "oracle:20"),
         ("oracle:inf", "oracle:20"),
         ("autoregressive:3", "just autoregressive"),
@@ -199,10 +205,18 @@ def test_ranges_hold_both_ends():
     ]
 
 
+HUGE = "9" * 400  # infinite as a float
+
+
 @pytest.mark.parametrize(
     "text",
-    ["static:5..1", "confidence:0..1/0", "confidence:0..1/0.0001", "static:1..", "static:..", "", ",,", "static:1..25"],
+    [
+        *("static:5..1", "confidence:0..1/0", "confidence:0..1/0.0001", "static:1..", "static:..", "", ",,"),
+        *("static:1..25", f"static:1..{HUGE}", f"static:{HUGE}..{HUGE}", f"confidence:0..1/{HUGE}"),
+        f"confidence:0..1/0.{'0' * 320}1",
+    ],
 )
 def test_bad_ranges_are_answered_with_a_sentence(text):
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=r"\.$") as caught:
         expand_lanes(text)
+    assert len(str(caught.value)) < 300

@@ -18,11 +18,11 @@ from ..comparison.costs import measure_costs
 from ..comparison.prepare import load_heads_of
 from ..comparison.recorder import Recorder
 from ..engines.base import CachedModel
+from ..engines.cuda import CudaModel
 from ..engines.formats import find_format
 from ..engines.pair import Pair
 from ..errors import first_line
 from ..loop.clock import wait_for
-from ..loop.device_drafting import is_on_device
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 
 PLAIN, STATIC = "autoregressive", "static:5"
@@ -265,7 +265,7 @@ def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
         (name, one, _pass_s(one, context, partial(one.extend, [1])))
         for name, one in (("target", target), ("draft", draft))
     ]
-    if is_on_device(draft):
+    if isinstance(draft, CudaModel):
         planned = partial(draft.draft_planned, [1], TOGETHER, draft.vocab_size)
         measured.append(("planned draft", draft, _pass_s(draft, context, planned, TOGETHER)))
     found = []

@@ -17,6 +17,7 @@ from ..comparison.assemble import NEAR_TIE, difference, top_gap
 from ..comparison.chain import record_chain
 from ..comparison.prepare import abilities_of, load_heads_of, make_draft, shared_vocabulary
 from ..engines.base import CachedModel
+from ..engines.cuda import CudaModel
 from ..engines.inputs import Branches, EncodedPrompt, already_in_place
 from ..engines.pair import Pair
 from ..lookahead.base import LaneContext, LookaheadPolicy
@@ -327,7 +328,7 @@ def remembering(pair: Pair) -> Pair:
 
     A draft that reads hidden states has none: its guesses depend on more than its tokens.
     """
-    if pair.target.works_on_device:
+    if isinstance(pair.target, CudaModel):
         return pair
     return replace(
         pair,

@@ -6,6 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -48,7 +49,6 @@ class CachedModel(Protocol):
     # Optional abilities of an engine, all absent by default.
     # Of a reduced head: the ids whose logits the last call gave, frequent ones and those of the text (text_tokens.py).
     head_ids: np.ndarray | None = None
-    works_on_device: bool = False  # greedy work without logits on the host: it is a CudaModel
     can_fork: bool = False  # fork() is there
     can_branch: bool = False  # extend() reads trees
     tied: bool = False  # embedding and head are one tensor
@@ -123,5 +123,5 @@ def check_rewind(length: int, current: int, rows: Sequence[int] = ()) -> None:
     """Raises ValueError, a programming error, for more than the ``current`` tokens, and for rows out of order."""
     if not 0 <= length <= current:
         raise ValueError(f"cannot rewind to {length}: the cache holds {current} tokens")
-    if rows and not (length <= rows[0] and rows[-1] < current and all(a < b for a, b in zip(rows, rows[1:]))):
+    if rows and not (length <= rows[0] and rows[-1] < current and all(a < b for a, b in pairwise(rows))):
         raise ValueError(f"cannot keep the rows {list(rows)} after {length} of {current} tokens")

@@ -40,8 +40,10 @@ def check_config(config: Any, name: str) -> None:
         raise UserError(f"{name} is not a transformers model: its config.json has no model_type.")
     if "auto_map" in config:
         raise UserError(f"{name} needs code from its own repository, which is never run here: choose another model.")
-    text = config.get("text_config")
-    sizes = {**config, **(text if isinstance(text, dict) else {})}
+    text = config.get("text_config") or {}
+    if not isinstance(text, dict):
+        raise UserError(f"{name} contains a broken model: its config.json has text_config = {str(text)[:40]}.")
+    sizes = {**config, **text}
     for key in _SIZES:
         size = sizes.get(key)
         least = 0 if key == "num_hidden_layers" else 1  # the trunk of parallel heads has none

@@ -56,7 +56,6 @@ class DraftStep:
 class CudaModel(LeanModel):
     """A Llama-shaped model whose passes are CUDA graphs (on a CPU: plain calls)."""
 
-    works_on_device = True
     can_fork = False
     _attention: FixedAttention
     _building = torch.no_grad  # ZeroGPU later exchanges the data of tensors, which inference tensors do not allow

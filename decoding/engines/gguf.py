@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
-from ..errors import UserError, first_line, is_out_of_memory
+from ..errors import UserError, readable
 from ..files import sha256_of_file, whole_folder
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import ORIGIN_FILE, GgufRecord
@@ -52,7 +51,7 @@ def unpack(record: GgufRecord, hub: HuggingFaceHub, report: Report, file: Path |
         with whole_folder(folder, lambda: _is_whole(folder, record)) as beside:
             _write_model(path, beside, record, report)
             (beside / ORIGIN_FILE).write_text(json.dumps(_origin(beside, record), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # where the disk is full, of either kind
         raise UserError(f"{record.name} could not be unpacked into {folder.parent} ({error}).") from error
     return folder
 
@@ -115,32 +114,18 @@ def _write_model(path: Path, folder: Path, record: GgufRecord, report: Report) -
 
     disable_progress_bar()
     where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    broken = f"{path.name} could not be unpacked", "choose another model"
     message = f"Unpacking {record.name} from {record.quantisation} to bfloat16 (once; later starts find it)"
     report(message, 0.0)
-    with _readable(path):
+    with readable(*broken):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
     tokenizer.save_pretrained(folder)
     report(message, 0.25)
-    with _readable(path):
+    with readable(*broken):
         whole = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True)}
         packed = AutoModelForCausalLM.from_pretrained(path.parent, **whole, **where)
     report(message, 0.9)
     _without_quantisation(packed).save_pretrained(folder)
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turns what transformers raises for a file that it cannot read into a UserError.
-
-    These are OSError (no tokenizer or weights in it), ValueError and KeyError (an unknown architecture or tensor),
-    NotImplementedError (an unknown quantisation) and RuntimeError (shapes that do not fit; not for lack of memory).
-    """
-    try:
-        yield
-    except (OSError, ValueError, KeyError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
-        if is_out_of_memory(error):
-            raise
-        raise UserError(f"{path.name} could not be unpacked ({first_line(error)}): choose another model.") from error
 
 
 def _without_quantisation(packed: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import UserError
 
-_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 Report = Callable[[str, float | None], None]
 
 
@@ -33,7 +33,7 @@ class Repository:
 
 
 def is_hub_id(place: str) -> bool:
-    return bool(_HUB_ID.match(place)) and not Path(place).expanduser().exists()
+    return bool(_HUB_ID.fullmatch(place)) and not Path(place).expanduser().exists()
 
 
 class HuggingFaceHub:
@@ -65,6 +65,14 @@ class HuggingFaceHub:
                 on_bytes(int(n or 0))
                 return super().update(n)
 
+            def update_transfer(self, n: float) -> None:
+                """Bytes of Xet storage on the network. Those that it writes come to ``update``; without this method it
+                would make a second bar of this class, and each byte would count twice.
+                """
+
+            def set_transfer_postfix_str(self, *args: Any, **kwargs: Any) -> None:
+                """How fast they come."""
+
         return Path(
             self._ask(
                 repository.name,
@@ -82,7 +90,7 @@ class HuggingFaceHub:
                 f"{name} is gated: accept its licence at https://huggingface.co/{name}, then log in on "
                 "this machine (hf auth login, or set HF_TOKEN) and try again."
             ) from error
-        except errors.RepositoryNotFoundError as error:
+        except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
             raise UserError(
                 f"There is no model {name} on the Hub (or it is private and you are not logged in): check its spelling."
             ) from error
@@ -90,8 +98,8 @@ class HuggingFaceHub:
             raise UserError(
                 f"{name} is not on this machine and the Hub cannot be reached: check the network."
             ) from error
-        except (errors.HTTPError, errors.HfHubHTTPError, OSError) as error:
-            # HTTPError: the base class of errors of the HTTP library that the Hub's client uses
+        except (errors.HTTPError, errors.HfHubHTTPError, OSError, RuntimeError) as error:
+            # HTTPError: the base class of errors of the HTTP library that the Hub's client uses; RuntimeError: of Xet
             raise UserError(
                 f"{name} could not be loaded from the Hub: {type(error).__name__}. Check the network and try again."
             ) from error

@@ -54,13 +54,10 @@ class Block:
 
 def is_lean(config: Any) -> bool:
     """Whether the lean engine can run a model with this transformers config."""
-    one_table = _rope_type(config) != "longrope"  # whose angles depend on the length of the text
-    return config.model_type in FAMILIES and config.hidden_act == "silu" and not has_window(config) and one_table
-
-
-def _rope_type(config: Any) -> str:
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    return rope.get("rope_type", "default")
+    if config.model_type not in FAMILIES or config.hidden_act != "silu" or has_window(config):
+        return False
+    rope = config.rope_parameters or {}
+    return rope.get("rope_type") != "longrope"  # whose angles depend on the length of the text
 
 
 def has_window(config: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, first_line, is_out_of_memory
+from ..errors import UserError, readable
 from ..records.fingerprint import fingerprint
 from ..records.trace import ModelInfo
 from .base import CachedModel
@@ -47,7 +47,7 @@ def choose_device(device: str) -> str:
     """ "auto" is CUDA if available. Raises UserError if the named device does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    named = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", device)
+    named = re.fullmatch(r"cpu|cuda(?::(0|[1-9][0-9]{0,2}))?", device)
     if named is None:
         raise UserError(f"The device must be auto, cpu, cuda, or one GPU such as cuda:1, not {device[:40]}.")
     if device != "cpu" and not torch.cuda.is_available():
@@ -112,6 +112,8 @@ def load_model(
         hf_model = hf_model if spread else hf_model.to(device, formats[0].compute)
     head_ids = read_head_ids(folder)
     info = describe_model(hf_model, name, place.source, place.mark or fingerprint(folder))
+    if head_ids is not None and int(head_ids[-1]) >= info.vocab_size:
+        raise UserError(f"{name} proposes tokens beyond its vocabulary of {info.vocab_size:,}: fetch the draft again.")
     info.engine, info.device = "lean" if lean else "transformers", device
     info.threads = threads or torch.get_num_threads()
     if lean:
@@ -149,24 +151,21 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
         raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
     options = {"device_map": "auto"} if spread else {}
     kind: Any = AutoModelForImageTextToText if reads_photographs(read_config(folder)) else AutoModelForCausalLM
-    try:
-        loaded: Any = kind.from_pretrained(
-            folder,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # named below, in our own words
-            **options,
-        )
-    except SafetensorError as error:
-        sentence = f"The weights of {folder.name} are damaged or cut short ({error}): delete and download them again."
-        raise UserError(sentence) from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            raise  # not the model's fault
-        raise UserError(f"{folder.name} could not be loaded ({first_line(error)}): choose another model.") from error
+    with readable(f"{folder.name} could not be loaded", "choose another model"):
+        try:
+            loaded: Any = kind.from_pretrained(
+                folder,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # named below, in our own words
+                **options,
+            )
+        except SafetensorError as error:
+            what = f"The weights of {folder.name} are damaged or cut short ({error})"
+            raise UserError(f"{what}: delete and download them again.") from error
     model, found = loaded
     _check_whole(model, found, folder)
     check_rewindable(model)

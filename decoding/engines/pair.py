@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ..errors import UserError
-from ..records.pairs import BLOCK, FEATURE, HEADS, TEXT_MODEL, DraftKind, find_pair, name_pair
+from ..records.pairs import BLOCK, FEATURE, HEADS, MODEL_FREE, TEXT_MODEL, DraftKind, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
@@ -18,7 +18,7 @@ from .huge_pages import use_huge_pages
 from .inputs import EncodedPrompt
 from .loading import choose_device, load_model, read_config, reads_photographs
 from .seeing import Eyes, PhotoEyes, SceneEyes
-from .sources import Size, Sources
+from .sources import Size, Sources, existing
 from .threads import DRAFT_ROWS, fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
 from .transformers_engine import TransformersModel
@@ -48,9 +48,8 @@ class Pair:
         name = name or self.default_draft
         if name not in self._drafts:
             if name not in self.draft_names:
-                raise UserError(
-                    f"The pair {self.name} has no draft {name}. It has: {', '.join(self.draft_names)}, ngram."
-                )
+                known = ", ".join([*self.draft_names, *MODEL_FREE])
+                raise UserError(f"The pair {self.name} has no draft {name}. It has: {known}.")
             self._drafts[name] = self.load_draft(name)
         return self._drafts[name]
 
@@ -160,7 +159,7 @@ def load_pair(
         load_draft,
         described.chat and tokenizer.has_chat_template,
         first.folder,
-        {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()},
+        {which: folder for which, place in described.drafts.items() if (folder := existing(place, Path.is_dir))},
         described.draft_kinds,
         eyes,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -70,7 +71,7 @@ class Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for before, width in zip((3, *_WIDTHS), _WIDTHS, strict=False):
+        for before, width in pairwise((3, *_WIDTHS)):
             layers += [nn.Conv2d(before, width, 3, stride=2, padding=1, bias=False), nn.GroupNorm(8, width), nn.ReLU()]
             layers += [Block(width)] if width > _WIDTHS[0] else []  # at full resolution a block costs the most
         self.layers = nn.Sequential(*layers)

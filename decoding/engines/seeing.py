@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..errors import UserError, first_line
+from ..errors import UserError, readable
 from ..files import digest_of_files
 from ..pictures.draw import draw
 from ..pictures.photo import is_photo, named, photo_of, preview_of
@@ -81,11 +81,8 @@ class PhotoEyes:
         from transformers import AutoProcessor
 
         self._model = hf_model
-        try:
+        with readable(f"{folder.name} has no picture processor that can be loaded", "choose another model"):
             self._processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            why = first_line(error)
-            raise UserError(f"{folder.name} has no picture processor that can be loaded ({why}).") from error
         self._image_token: int = hf_model.config.image_token_id
 
     def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, readable
 from ..files import whole_folder
 from ..records.fingerprint import fingerprint
 
@@ -54,7 +54,8 @@ def read_head_ids(folder: Path) -> Tensor | None:
     if not file.is_file():
         return None
     ids = _read_json(file)
-    if not (isinstance(ids, list) and ids and all(isinstance(token, int) for token in ids)) or sorted(set(ids)) != ids:
+    numbers = isinstance(ids, list) and ids and all(isinstance(token, int) and token >= 0 for token in ids)
+    if not numbers or sorted(set(ids)) != ids:
         raise UserError(f"{folder.name}/{HEAD_FILE} is not a sorted list of token ids: fetch the draft again.")
     return torch.tensor(ids)
 
@@ -62,11 +63,14 @@ def read_head_ids(folder: Path) -> Tensor | None:
 def materialise(draft: Path, target: Path, folder: Path) -> Path:
     """Writes the slim ``draft`` with what it shares with ``target`` to ``folder``, a Llama folder; returns it.
 
-    A folder that stands there is taken as it is. Raises UserError where a file is missing or does not fit.
+    A folder that stands there is taken as it is. Raises UserError where a file is missing or damaged or does not fit.
     """
     if (folder / "config.json").is_file():
         return folder
-    with whole_folder(folder, lambda: (folder / "config.json").is_file()) as beside:
+    with (
+        readable(f"The draft {draft.name} could not be made whole", "fetch it again, or free some space on the disk"),
+        whole_folder(folder, lambda: (folder / "config.json").is_file()) as beside,
+    ):
         _write_model(draft, target, beside)
         for name in TOKENIZER_FILES:
             if (target / name).is_file():

@@ -108,9 +108,10 @@ class HubSource:
             nonlocal done
             done += n
             message = f"Downloading {self._name}: {min(done, total) / 1e9:.1f} of {total / 1e9:.1f} GB"
-            report(message, min(done / total, 1.0))
+            report(message, min(done / max(total, 1), 1.0))
 
         for file in files:
+            count(0)  # a report may end the work, but not from within Xet, which calls from a thread of its own
             self._hub.fetch(repository, file, count)
         mark = f"hub-{repository.revision[:16]}"  # hashing the weights would take minutes
         return LocalModel(folder, self._name.rsplit("/", 1)[-1], self._name, mark)
@@ -181,7 +182,7 @@ def make_source(place: str, source: str, hub: HuggingFaceHub, target: Source | N
     """
     if is_hub_id(place):
         return HubSource(place, hub)
-    path = _there(place, Path.is_file) if place.endswith(".gguf") else None
+    path = existing(place, Path.is_file) if place.endswith(".gguf") else None
     if path is not None:
         return GgufSource(record_of(path), hub, path)
     folder = local_folder(place)
@@ -230,14 +231,14 @@ class Sources:
 
 def local_folder(place: str) -> Path:
     """The folder ``place``. Raises UserError if it does not exist."""
-    folder = _there(place, Path.is_dir)
+    folder = existing(place, Path.is_dir)
     if folder is None:
         raise UserError(f"There is no folder {place}, and it is not a Hub id (owner/name) either.")
     return folder
 
 
-def _there(place: str, is_right: Callable[[Path], bool]) -> Path | None:
-    """The path ``place`` if it exists and ``is_right``."""
+def existing(place: str, is_right: Callable[[Path], bool]) -> Path | None:
+    """The path ``place``, which may begin with ~, if it exists and ``is_right``."""
     try:
         path = Path(place).expanduser()
         return path if is_right(path) else None

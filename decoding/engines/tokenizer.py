@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from ..errors import UserError, first_line
+from ..errors import UserError, readable
 from ..records.trace import TokenText
 
 MOST_WRITTEN = 100_000  # characters of a chat template around a message
@@ -167,11 +167,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer in ``folder`` with the end-of-text ids of its generation config. Raises UserError."""
     from transformers import AutoTokenizer
 
-    try:
+    with readable(f"{folder.name} has no tokenizer that can be loaded", "choose another model"):
         hf_tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # a broken file fails in any way, in Rust too
-        why = first_line(error)
-        raise UserError(f"{folder.name} has no tokenizer that can be loaded ({why}): choose another model.") from error
     return Tokenizer(hf_tokenizer, _eos_ids(folder))
 
 
@@ -181,9 +178,8 @@ def _eos_ids(folder: Path) -> frozenset[int]:
         path = folder / name
         if found is None and path.exists():
             found = _read_object(path).get("eos_token_id")
-    if found is None:
-        return frozenset()
-    return frozenset(found if isinstance(found, list) else [found])
+    given = found if isinstance(found, list) else [found]
+    return frozenset(token for token in given if isinstance(token, int) and token >= 0)  # nothing else is an id
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -97,11 +97,12 @@ class TransformersModel(CachedModel):
         for layer in self._layers:
             layer.keep(length + done, rows[done:])
         self.length = length + len(rows)
+        if not self.length:  # the next text begins without a picture, unless ``prefill`` finds one in it
+            self._ahead = 0
 
     @torch.inference_mode()
     def _inputs(self, prompt: EncodedPrompt) -> dict[str, torch.Tensor]:
         """The embeddings and positions of a prompt that is more than text; {} for any other."""
-        self._ahead = 0
         if prompt.embeddings is None:
             return {}
         x = self.module.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))

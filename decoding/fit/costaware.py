@@ -118,7 +118,7 @@ def _settings(one: Calibrated) -> dict[str, Any]:
     """The chances of the last and of the next token, and the ledger from which lam follows anywhere."""
     chances = fit_chances(one.recorded) | {"first": first_guesses(one.recorded)}
     head = head_from(one.trained.weights, one.trained.architecture, chances | {"sl_max": one.cap})
-    rows = [one.bench.row(CostAware(head, threshold=t), t) for t in THRESHOLDS]
+    rows = [one.bench.row(CostAware(1.0, head, threshold=t), t) for t in THRESHOLDS]
     return chances | {"ledger": rows_to_json(rows)}
 
 
@@ -153,6 +153,7 @@ PROVISIONAL = {
     "this": [0.0, 1.0, 0.0],
     "next": [0.0, 1.0, 0.0],
     "recent": 0.5,
+    "caution": 1.0,
     "sl_max": SL_CAP,
     "ledger": rows_to_json([Row(0.5, 2, (0, 1))]),
 }

@@ -74,14 +74,14 @@ class CostAware(LookaheadPolicy):
 
     name = "costaware"
 
-    def __init__(self, head: CostAwareHead, caution: float | None = None, threshold: float | None = None) -> None:
-        """``caution``: the factor on the line; None: the one that ``fit`` chose. ``threshold``: a constant instead of
-        the line, with which ``fit`` fills the ledger.
+    def __init__(self, caution: float, head: CostAwareHead, threshold: float | None = None) -> None:
+        """``caution``: the factor on the line. ``threshold``: a constant instead of the line, with which ``fit`` fills
+        the ledger.
         """
         tuned = head.tuned
+        self._caution = caution
         self._head = head
         self.needs = head.needs
-        self._caution = float(tuned.get("caution", 1.0)) if caution is None else caution
         self._constant = threshold
         self._rows = rows_from_json(tuned["ledger"]) if threshold is None else []
         self.cap = int(tuned["sl_max"])
@@ -208,17 +208,12 @@ def head_from(weights: Weights, architecture: Architecture, tuned: dict[str, Any
     return NetworkHead(weights["first"], weights["last"], weights["alone"], tuned, features, ngrams)
 
 
-def _make(caution: float | None, head: CostAwareHead) -> CostAware:
-    """``costaware`` with the caution that ``fit`` chose, ``costaware:F`` with another one."""
-    return CostAware(head, caution)
-
-
 SPEC = PolicySpec(
     name="costaware",
     title="Cost-aware",
     caption="keeps guessing while one more guess saves more time than it costs",
     source="ours",
-    make=_make,
+    make=CostAware,
     order=100,
     argument=Argument(
         "caution",

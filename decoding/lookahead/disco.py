@@ -61,14 +61,8 @@ class DiscoHead:
 
     def score_chain(self, state: DraftState) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        position = [scaled_position(at) for at in range(state.start, state.position)]
-        top10 = np.stack(state.top10)
-        top10 = as_logs(top10) if self._logs else top10
-        ones = np.ones((len(top10), 1))
-        inputs = np.hstack([top10, np.c_[state.entropy], np.c_[position], ones]).astype(np.float32)
-        hidden = np.maximum(inputs @ self._first.T, 0.0)
-        logits = hidden @ self._second[:-1] + self._second[-1]
-        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+        positions = range(state.start, state.position)
+        return np.array([self.score(*one) for one in zip(state.top10, state.entropy, positions, strict=True)])
 
 
 def as_logs(top10: np.ndarray) -> np.ndarray:
@@ -82,12 +76,11 @@ class Disco(LookaheadPolicy):
     name = "disco"
     needs = DiscoHead.needs
 
-    def __init__(self, head: DiscoHead, threshold: float, longest: int, sure: float = math.inf) -> None:
-        """``sure``: a token of at least this probability is accepted without the classifier."""
-        self._head = head
+    def __init__(self, threshold: float, head: DiscoHead) -> None:
         self._threshold = threshold
-        self._sure = sure
-        self.cap = longest
+        self._head = head
+        self._sure = sure_at(head.tuned, threshold)  # a token of at least this p is accepted without the classifier
+        self.cap = int(head.tuned["sl_max"])
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)
@@ -116,12 +109,6 @@ def sigmoid(logit: float) -> float:
     return 1.0 / (1.0 + math.exp(-logit)) if logit > -700.0 else 0.0
 
 
-def _make(threshold: float | None, head: DiscoHead) -> Disco:
-    """``disco`` as ``fit`` chose it, or ``disco:T`` with another threshold."""
-    threshold = float(head.tuned["threshold"]) if threshold is None else threshold
-    return Disco(head, threshold, int(head.tuned["sl_max"]), sure_at(head.tuned, threshold))
-
-
 def sure_at(tuned: Mapping[str, Any], threshold: float) -> float:
     """``sure`` at this threshold: that of the next one from there on for which ``fit`` found it, else infinite.
 
@@ -136,7 +123,7 @@ SPEC = PolicySpec(
     spelled="DynamIc SpeCulation lookahead Optimization",
     caption="after each guess, a classifier decides: go on or check",
     source="DISCO (Mamou et al. 2024)",
-    make=_make,
+    make=Disco,
     order=80,
     argument=Argument(
         "threshold",

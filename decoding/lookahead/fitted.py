@@ -55,7 +55,7 @@ def _check_bounds(spec: PolicySpec, head: Head) -> None:
     cap, argument = spec.build(None, head).cap, spec.argument
     if cap is None or not 1 <= cap <= SL_CAP_LEARNED:
         raise ValueError(f"its SL_max is {cap}")
-    if argument is not None and argument.meaning in head.tuned:
+    if argument is not None:
         number = head.tuned[argument.meaning]
         if not argument.low <= number <= argument.high:
             raise ValueError(f"its {argument.meaning} is {number}")

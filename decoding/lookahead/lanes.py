@@ -127,10 +127,10 @@ def _expand(part: str) -> list[str]:
         raise UserError(
             f"The range '{_short(part)}' is empty: its end must not be below its start, and its step must not be 0."
         )
-    count = int((high - low) / step + 1e-6) + 1
-    if count > MAX_EXPANDED:
-        raise UserError(f"The range '{_short(part)}' makes {count} lanes, more than {MAX_EXPANDED}: use a larger step.")
-    return [f"{head}:{round(low + i * step, 6):g}" for i in range(count)]
+    steps = (high - low) / step + 1e-6
+    if not steps < MAX_EXPANDED:  # also those of numbers too large for a float
+        raise UserError(f"The range '{_short(part)}' makes more than {MAX_EXPANDED} lanes: use a larger step.")
+    return [f"{head}:{round(low + i * step, 6):g}" for i in range(int(steps) + 1)]
 
 
 def _short(text: str) -> str:

@@ -4,6 +4,7 @@ the modules of this package with a ``SPEC``. There is no other list.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Value = float | str | None  # of an argument: a number (an int if it is whole), a word, or None
 
+_DECIMAL = re.compile(r"\d{0,8}\.?\d{1,20}(?:e-?\d{1,2})?", re.ASCII)  # what Python and JavaScript read alike
 TWENTIETHS = tuple(k / 20 for k in range(1, 20))  # sweep of a threshold from 0 to 1
 
 
@@ -59,17 +61,14 @@ class Argument:
         if text in self.refused:
             raise UserError(self.refused[text])
         number = self._number(text)
-        if number is None or not self.low <= number <= self.high:  # NaN compares false, so it is refused
+        if number is None or not self.low <= number <= self.high:
             raise UserError(self._sentence())
         return number
 
     def _number(self, text: str) -> float | None:
         if self.whole:
             return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
-        try:
-            return float(text)
-        except ValueError:
-            return None
+        return float(text) if _DECIMAL.fullmatch(text) else None
 
     def _sentence(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -100,7 +99,9 @@ class Score:
 class PolicySpec:
     """One policy. Every module of this package with a ``SPEC`` is found automatically (:func:`all_specs`).
 
-    ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set).
+    ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set). For a
+    learned lane that names no number this is the one that ``fit`` chose: the head's ``tuned`` setting of the argument's
+    ``meaning``.
     ``head_from``: of a learned policy: its head, of the weights, the architecture and the settings that ``fit`` found;
     given others, it or ``make`` may raise what indexing, reshaping and float() do.
     ``caption`` describes a lane in one line for a newcomer: a text with ``{argument}`` for the lane's argument, or a
@@ -151,7 +152,11 @@ class PolicySpec:
     def build(self, argument: str | None, head: Head | None = None) -> LookaheadPolicy:
         """A new policy. ``argument`` has been checked; ``head`` is given for a learned policy."""
         given: list[object] = [] if self.argument is None else [self.argument.value(argument)]
-        return self.make(*given, head) if self.learned else self.make(*given)
+        if head is None:
+            return self.make(*given)
+        if self.argument is not None and not isinstance(given[0], int | float):
+            given = [head.tuned[self.argument.meaning]]
+        return self.make(*given, head)
 
     def describe(self, argument: str | None) -> str:
         """The caption of a lane with this argument."""

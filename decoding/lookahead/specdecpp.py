@@ -79,14 +79,7 @@ class SpecDecHead:
 
     def score_chain(self, state: DraftState) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        x = np.stack(state.hidden) * self._inverse
-        for _ in range(self._depth):
-            z = 0.5 * (x @ self._block.T + self._bias)
-            x += z * (1.0 + np.tanh(z))
-        logits = x @ self._out + self._out_bias
-        if self._lead is not None:
-            logits = logits + hinged(self.feature, getattr(state, self.feature)) @ np.array(self._lead)
-        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+        return np.array([self.score(*one) for one in zip(state.hidden, getattr(state, self.feature), strict=True)])
 
 
 def hinged(feature: str, values: Iterable[float]) -> np.ndarray:
@@ -101,13 +94,13 @@ class SpecDecPlusPlus(LookaheadPolicy):
     needs = SpecDecHead.needs
     stops_above = True
 
-    def __init__(self, head: SpecDecHead, threshold: float) -> None:
+    def __init__(self, threshold: float, head: SpecDecHead) -> None:
+        self._threshold = threshold
         self._head = head
         self.needs = head.needs
         self.cap = int(head.tuned.get("sl_max", SL_CAP))
         if self.cap < SHORTEST:
             raise ValueError(f"its SL_max is {self.cap}")
-        self._threshold = threshold
 
     def reset(self, context: LaneContext) -> None:
         self._cum = 1.0
@@ -129,27 +122,20 @@ class SpecDecPlusPlus(LookaheadPolicy):
         return self._head.score(state.hidden[index], values[index] if values else 0.0)  # empty if the head sees none
 
 
-def _make(threshold: float | str | None, head: SpecDecHead) -> SpecDecPlusPlus:
-    """``specdecpp`` or ``specdecpp:auto`` as ``fit`` chose it, or ``specdecpp:T`` with another threshold."""
-    if threshold is None or isinstance(threshold, str):  # the word auto
-        return SpecDecPlusPlus(head, float(head.tuned["threshold"]))
-    return SpecDecPlusPlus(head, threshold)
-
-
 SPEC = PolicySpec(
     name="specdecpp",
     title="SpecDec++",
     spelled="speculative decoding with adaptive candidate lengths",
     caption="keeps guessing while the chance that a guess has failed stays below a threshold",
     source="SpecDec++ (Huang et al. 2024); ours may also see how sure the draft was",
-    make=_make,
+    make=SpecDecPlusPlus,
     order=90,
     argument=Argument(
         "threshold",
         0.0,
         1.0,
         "specdecpp:0.5",
-        words=("auto",),
+        words=("auto",),  # as without an argument
         sweep=TWENTIETHS,
         tuned=(*TWENTIETHS, 0.97),
         effect="stops above {}",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, Protocol
+
+import torch
 
 DRAFT, VERIFY, POLICY, REST = range(4)
 Times = tuple[float, float, float, float]  # seconds: draft, verify, policy, rest
@@ -46,8 +49,6 @@ class CudaClock:
     """
 
     def __init__(self, device: str = "cuda") -> None:
-        import torch
-
         self._make = lambda: torch.cuda.Event(enable_timing=True)
         self._stream = lambda: torch.cuda.current_stream(device)
         self._events: list[tuple[int, Any]] = []
@@ -66,7 +67,7 @@ class CudaClock:
         self.lap(REST)
         self._events[-1][1].synchronize()
         spans = [0.0, 0.0, 0.0, 0.0]
-        for (_, before), (phase, event) in zip(self._events, self._events[1:]):
+        for (_, before), (phase, event) in pairwise(self._events):
             spans[phase] += before.elapsed_time(event) / 1000.0
         self._spare += [event for _, event in self._events]
         draft, verify, policy, rest = spans
@@ -76,8 +77,6 @@ class CudaClock:
 def wait_for(device: str) -> None:
     """Waits until ``device`` has done its work."""
     if device.startswith("cuda"):
-        import torch
-
         torch.cuda.synchronize(device)
 
 

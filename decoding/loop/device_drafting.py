@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
+import torch
 
 from ..engines.base import CachedModel
+from ..engines.cuda import CudaModel
 from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
 from .state_drafting import FeatureDraft
 
-if TYPE_CHECKING:
-    import torch
-
-    from ..engines.cuda import CudaModel
-
 
 def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[CudaModel]:
-    """Whether ``model``'s engine does greedy work on the device, and ``rule`` needs nothing else."""
-    return rule.name == "greedy" and is_on_device(model)
-
-
-def is_on_device(model: CachedModel) -> TypeGuard[CudaModel]:
-    """Whether it offers greedy work that never brings logits to the host."""
-    return model.works_on_device
+    """Whether ``model``'s engine does greedy work that never brings logits to the host, and ``rule`` needs no other."""
+    return rule.name == "greedy" and isinstance(model, CudaModel)
 
 
 @dataclass(slots=True)
@@ -47,15 +39,11 @@ class DeviceDraft(ModelDraft):
     """A step copies one token and its features to the host in one transfer; several planned at once copy nothing."""
 
     _model: CudaModel
-
-    def __init__(self, name: str, model: CudaModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> None:
-        super().__init__(name, model, rule, needs)
-        self._vocab_size = rule.vocab_size
-        self._waiting: Waiting | None = None
+    _waiting: Waiting | None = None
 
     def step(self, text: list[int], state: DraftState) -> Any:  # a decoding.engines.cuda.DraftStep
         unseen = self._unseen(text, state)
-        found = self._model.draft_step(unseen, self._vocab_size, self._added(unseen, state))
+        found = self._model.draft_step(unseen, self._rule.vocab_size, self._added(unseen, state))
         state.tokens.append(found.token)
         return found
 
@@ -76,7 +64,7 @@ class DeviceDraft(ModelDraft):
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length
             return super().propose(text, state, n, ends)
         unseen = self._unseen(text, state)
-        drafted = self._model.draft_planned(unseen, n, self._vocab_size, self._added(unseen, state))
+        drafted = self._model.draft_planned(unseen, n, self._rule.vocab_size, self._added(unseen, state))
         self._waiting = Waiting(drafted, ends)
         return True
 

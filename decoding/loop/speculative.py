@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ..engines.base import CachedModel
+from ..engines.cuda import CudaModel
 from ..engines.inputs import Branches, EncodedPrompt, already_in_place
 from ..lookahead.base import DraftState, LookaheadPolicy, TreePolicy
 from ..records.trace import Finish, StopReason
@@ -18,9 +18,6 @@ from .drafting import DraftSource, States
 from .features import as_rows
 from .growing import Decision, grow_tree, in_order_of_text
 from .limits import Limits
-
-if TYPE_CHECKING:
-    from ..engines.cuda import CudaModel
 
 NEEDS_DRAFT = "a policy that drafts needs a draft"
 

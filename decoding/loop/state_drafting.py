@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from ..engines.base import CachedModel
 from ..engines.inputs import FINAL, Branches, EncodedPrompt
@@ -19,9 +19,6 @@ from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
 from .drafting import DraftAbilities, ModelDraft, ModelProposal, States
 from .features import as_rows
-
-if TYPE_CHECKING:
-    import torch
 
 
 class FeatureDraft(ModelDraft):
@@ -49,8 +46,6 @@ class FeatureDraft(ModelDraft):
         self._after: dict[int, torch.Tensor] = {}  # own states after nodes of a tree
 
     def start(self, prompt: EncodedPrompt, states: States = ()) -> None:
-        import torch
-
         model, first = self._model, torch.zeros(1, self._model.hidden_size)
         model.kept_layers = FINAL
         model.rewind(0)
@@ -89,8 +84,6 @@ class FeatureDraft(ModelDraft):
 
     def _of_text(self, n: int) -> torch.Tensor:
         """What is added to the next ``n`` tokens of the text, [n, hidden_size], which the draft is about to read."""
-        import torch
-
         first, self._known = self._model.length, self._model.length + n
         last = self._rows[-1]
         start = first - (self._n_rows - len(last))
@@ -175,8 +168,6 @@ class HeadsDraft(ParallelDraft):
         self._before: torch.Tensor | None = None  # the target's state [1, hidden] before the text's last token
 
     def start(self, prompt: EncodedPrompt, states: States = ()) -> None:
-        import torch
-
         last = states[0][-1:] if states else torch.zeros(1, self._model.hidden_size)
         self._model.rewind(0)  # it reads no text, whose tokens its head would have
         self.observe(0, (last,))
@@ -202,8 +193,6 @@ class BlockDraft(ParallelDraft, FeatureDraft):
         self._at_once = None
 
     def _guess(self, text: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        import torch
-
         unseen = text[self._model.length + self._skipped :]
         added = self._of_text(len(unseen))
         room = self._model.max_length - self._model.length - len(unseen)
