@@ -18,7 +18,7 @@ from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of, head_of
 from decoding.fit.costaware import flatten, recent_along, train_network, train_table
-from decoding.fit.data import LiveCollector, ParallelCollector, Positions, rows_of, split_texts
+from decoding.fit.data import Collector, Positions, rows_of, split_texts
 from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
 from decoding.fit.texts import FitOptions, greedy_texts
@@ -52,9 +52,7 @@ def few_tries(monkeypatch, tmp_path):
     monkeypatch.setattr("decoding.fit.run.COST_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.run.DECISION_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.candidates.CAPS", (8, SL_CAP))
-    monkeypatch.setattr("decoding.fit.disco.VARIANTS", [(32, "hard", False), (32, "soft", True)])
-    variants = [("mixed", 3, None), ("clean", 0, "margin"), ("clean", 1, "p")]
-    monkeypatch.setattr("decoding.fit.specdecpp.VARIANTS", variants)
+    monkeypatch.setattr("decoding.fit.specdecpp.VARIANTS", [(3, None), (0, "margin"), (1, "p")])
     monkeypatch.setattr("decoding.fit.costaware.FLAT_FROM", (8, LONGEST + 1))
 
 
@@ -136,7 +134,7 @@ def test_training_that_diverges_is_reported():
     positions = _positions(600)
     positions.entropy[5] = np.nan
     with pytest.raises(UserError, match="Training the policy disco diverged"):
-        train_disco(positions, positions, 4, "hard", 1, 0)
+        train_disco(positions, positions, 4, "probabilities", 1, 0)
 
 
 def _positions(n: int) -> Positions:
@@ -152,10 +150,7 @@ def _positions(n: int) -> Positions:
         evidence=np.zeros(n, dtype=int),
         levels=np.zeros((n, N_LEVELS), dtype=np.uint8),
         match=(rng.random(n) < p).astype(np.float32),
-        overlap=p,
-        mixed=np.zeros((n, 4), dtype=np.float16),
-        judged=np.ones(n, dtype=bool),
-        clean=np.zeros((n, 4), dtype=np.float16),
+        hidden=np.zeros((n, 4), dtype=np.float16),
     )
 
 
@@ -180,13 +175,13 @@ def test_texts_that_are_there_are_not_written_again(pair, monkeypatch):
 
 
 def test_collected_guesses_are_the_live_drafts(pair):
-    prompt, n = [5, 6, 7, 8, 9, 10], 10
+    prompt, n = [5, 6, 7, 8, 9, 10], 20
     target, draft = pair.target, pair.draft()
     text = _greedy(target, prompt, n)
-    collector = ParallelCollector(target, draft, 257)
+    collector = Collector(target, make_draft(pair, pair.default_draft, Greedy(257), ALL_FEATURES))
     collector.add(prompt, text)
     found = collector.positions()
-    assert not draft.kept_layers
+    assert found.position.tolist() == [*range(n)] and 0 < found.match.sum() < n
     draft.kept_layers = FINAL
     for at in range(n):
         row = draft.prefill(prompt + text[:at])[-1].softmax(-1)
@@ -196,12 +191,8 @@ def test_collected_guesses_are_the_live_drafts(pair):
         first, second = row.topk(2).values.log().tolist()
         assert found.margin[at] == pytest.approx(first - second, rel=1e-3, abs=1e-4)
         draft.extend([guess])
-        np.testing.assert_allclose(found.clean[at], draft.last_states[0][-1].numpy(), rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(found.hidden[at], draft.last_states[0][-1].numpy(), rtol=2e-3, atol=2e-3)
     draft.kept_layers = ()
-    assert found.mixed.shape == (n, draft.hidden_size)
-    agree = found.match > 0.5
-    assert found.judged[agree].all(), "where both say the same, the guess was the input"
-    assert ((found.overlap > 0) & (found.overlap <= 1.00001)).all()
 
 
 def _greedy(model, prompt: list[int], n: int) -> list[int]:
@@ -209,18 +200,6 @@ def _greedy(model, prompt: list[int], n: int) -> list[int]:
     while len(text) < n:
         text.append(int(model.extend(text[-1:])[-1].argmax()))
     return text
-
-
-def test_iterations_of_a_draft_that_reads_the_text_alone_collect_what_one_pass_does(pair):
-    prompt, text = [5, 6, 7, 8, 9, 10], _greedy(pair.target, [5, 6, 7, 8, 9, 10], 20)
-    source = make_draft(pair, pair.default_draft, Greedy(257), ALL_FEATURES)
-    collectors = LiveCollector(pair.target, source, 257), ParallelCollector(pair.target, pair.draft(), 257)
-    for one in collectors:
-        one.add(prompt, text)
-    live, parallel = (one.positions() for one in collectors)
-    assert 0 < parallel.match.sum() < len(text) and live.judged.all()
-    for name in ("position", "match", "evidence", "p", "entropy", "top10", "margin", "overlap", "clean"):
-        np.testing.assert_allclose(getattr(live, name), getattr(parallel, name), rtol=2e-3, atol=2e-3, err_msg=name)
 
 
 # -- a draft that reads hidden states
@@ -237,7 +216,7 @@ def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, d
     prompt = reading.encode_prompt("def f(x):\n    return").ids
     text = _greedy(reading.target, prompt, 40)
     source, heads = make_draft(reading, draft, Greedy(257), ALL_FEATURES), make_heads(hidden_size=WIDTH)
-    collector = LiveCollector(reading.target, source, 257)
+    collector = Collector(reading.target, source)
     collector.add(prompt, text)
     one, encoded = collector.positions(), EncodedPrompt(prompt)
     chain = record_chain(source, encoded, text, Limits(50), heads=heads, target=reading.target)
@@ -255,7 +234,7 @@ def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, d
             state = DraftState(guesses.choice[: index + 1], start=place - index, text=prompt + text[: place - index])
             for name in ("p", "entropy", "top10", "margin"):
                 getattr(state, name).extend(getattr(one, name)[row - index : row + 1])
-            state.hidden.extend(one.clean[row - index : row + 1].astype(np.float32))
+            state.hidden.extend(one.hidden[row - index : row + 1].astype(np.float32))
             for name, head in heads.items():
                 assert head.score_chain(state)[-1] == pytest.approx(guesses.scores[name][index], abs=5e-3), name
 
