@@ -159,6 +159,18 @@ def test_a_lane_that_is_faster_than_its_passes_allow_or_far_from_its_costs_is_re
     assert static.startswith("Static 5 came out ") and others[-1] == "2 other lanes likewise"
 
 
+def test_a_lane_that_this_version_does_not_know_is_reported_by_its_own_name():
+    run = make_run(lanes=("autoregressive", "heuristic"))
+    trace = run.lanes[1]
+    trace.lane, trace.policy = "shallow/later:3", "later"
+    assert contradictions(run) == []
+    for repeat in trace.repeats:
+        repeat.verify_s[:] = [9 * seconds for seconds in repeat.verify_s]
+    assert contradictions(run)[0].startswith("shallow/later:3 came out ")
+    trace.lane, trace.policy = "shallow/heuristic", "heuristic"
+    assert contradictions(run)[0].startswith("Heuristic · shallow came out ")
+
+
 def test_a_text_along_which_checks_grow_for_all_lanes_contradicts_nothing():
     run = make_run(lanes=("autoregressive", "static:10", "confidence:0.4", "oracle"))
     for trace in run.lanes[1:]:

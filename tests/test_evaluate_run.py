@@ -224,6 +224,16 @@ def test_chains_are_recorded_again_for_policies_that_were_fitted_again(tmp_path)
     assert len(keys) == 2
 
 
+def test_an_evaluation_of_further_policies_measures_their_decisions_and_keeps_the_curves(tmp_path):
+    options = replace(OPTIONS, clock_prompts=0)
+    before = run(tmp_path, replace(options, lanes=["static:5"]))[1].setting.costs.decision
+    steps, result = run(tmp_path, replace(options, lanes=["confidence:0.4", "costtree"]))
+    assert result.setting.costs.decision.keys() - before.keys() == {"confidence", "costtree"} and before
+    assert all("decisions cost" in step.message for step in steps if step.stage == "costs")
+    again = run(tmp_path, replace(options, lanes=["static:5"]))[0]
+    assert not [step for step in again if step.stage == "costs"]
+
+
 def test_the_test_split_picks_nothing(tmp_path):
     """With other test prompts, static-opt stays the SL that validation chose."""
     options = replace(OPTIONS, clock_prompts=0)

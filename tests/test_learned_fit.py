@@ -1,6 +1,7 @@
 """fit: data, training, calibration and tuning, from prompts to loadable files; and its sentences."""
 
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,11 +10,13 @@ import pytest
 
 from decoding.analysis.tuning import choose
 from decoding.analysis.validation import read_validation
+from decoding.analysis.whatif import Replay
 from decoding.comparison.chain import record_chain
 from decoding.comparison.prepare import ALL_FEATURES, make_draft
 from decoding.engines.inputs import FINAL, EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
+from decoding.fit import candidates
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of, head_of
@@ -39,6 +42,7 @@ from decoding.records.trace import Chain, Guesses
 from .commands import command
 from .feature_pair import WIDTH, load_feature_pair
 from .learned_heads import make_architecture, make_features, make_heads, make_weights
+from .runs import make_chain, make_costs
 from .tiny_models import make_tiny_pair
 from .toy import quick_run
 
@@ -318,6 +322,14 @@ def test_calibration_is_folded_into_the_heads_last_layer(policy, seed):
     calibrated = replace(trained, weights=fitter_of(policy).calibrate(trained.weights, platt))
     before, after = (head_of(policy, one).score_chain(features) for one in (trained, calibrated))
     np.testing.assert_allclose(after, platt.apply(before), rtol=1e-4)
+
+
+def test_a_draft_whose_further_guesses_are_free_is_fitted_too():
+    trained = Trained(make_weights("disco"), 0.0, make_architecture(), {})
+    candidate = candidates.Candidate("disco", "disco", trained, head_of("disco", trained))
+    recorded = [Replay(make_chain(random.Random(0), 40, 60, 0.8), 40)]
+    free = make_costs(0.0, first_step={"shallow": 0.3}, decision={"disco": 0.03})
+    assert candidates.choose("disco", [candidate], recorded, free).figures["decision_over_c"] == 0.1
 
 
 def test_of_a_flattened_table_long_repetitions_have_their_own_chance():

@@ -57,9 +57,11 @@ class Annotator:
     ) -> list[Iteration]:
         """The iterations of one lane in the format of the run file.
 
-        If ``policy`` accepted a token without evaluating its head, the head's score is taken from the chain.
+        If ``policy`` accepted a token without evaluating its head, the head's score is taken from the chain. A chain
+        says nothing of a lane that wrote another text.
         """
         output = [token for iteration in raw for token in iteration.tokens]
+        chain = chain if chain is not None and chain.target == output else None
         prompt = self._prepared.prompt
         target = self._look("", self._prepared.pair.target, prompt, output, raw)
         seen = None

@@ -191,6 +191,7 @@ def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None) -> Costs:
     ``plain_s``: the current time of a target pass over one token, if known; times are relative to it.
     """
     leader = leader_of(prepared.pair, prepared.drafts)
+    kept = replace(kept, target_s=plain_s or kept.target_s)
     if leader is None:
         return kept
     timer = Timer(prepared.pair, [leader], prepared.prompt.ids, len(prepared.prompt))

@@ -6,6 +6,7 @@ The settings name the models of an installed pair by the paths and Hub ids by wh
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +177,7 @@ def vllm_settings(draft: Draft, source: str, target: str) -> str:
         config |= {"prompt_lookup_min": 1, "prompt_lookup_max": NgramDraft.longest}
     else:
         config = {"method": "draft_model", "model": source, "num_speculative_tokens": draft.best_sl}
-    return f"vllm serve {target} --speculative-config '{json.dumps(config)}'"
+    return shlex.join(["vllm", "serve", target, "--speculative-config", json.dumps(config)])
 
 
 # -- where other engines find the models ---------------------------------------------------------------

@@ -150,14 +150,19 @@ class Collector:
     # -- costs
 
     def measure(self, lanes: Sequence[str], name: str) -> Steps:
-        """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``."""
+        """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``. The last
+        record has all: an evaluation of further policies adds the costs of theirs.
+        """
         lines = self._file(name, drafts=self._models(), heads=self._digests)
         if not lines.records:
             costs = yield from self._readings()
-            decision = yield from self._decisions(lanes, costs)
-            lines.add({"costs": to_plain(costs), "decision": decision})
-        record = lines.records[0]
-        self.costs = _read(_COSTS, {**record["costs"], "decision": record["decision"]})
+            lines.add({"costs": to_plain(costs), "decision": {}})
+        record = lines.records[-1]
+        costs = _read(_COSTS, {**record["costs"], "decision": record["decision"]})
+        if missing := [lane for lane in lanes if parse_lane(lane).policy not in costs.decision]:
+            costs.decision |= yield from self._decisions(missing, costs)
+            lines.add({"costs": record["costs"], "decision": costs.decision})
+        self.costs = costs
 
     def _readings(self) -> Generator[Progress, None, Costs]:
         """Measures the cost curves on several prompts; checks for cancellation before each round of passes."""

@@ -143,7 +143,8 @@ def _tune(one: Calibrated) -> Fitted:
 
 
 def _calibrate(candidates: Sequence[Candidate], policy: str, recorded: list[Replay], costs: Costs) -> list[Calibrated]:
-    found = []
+    draft, found = recorded[0].chain.draft, []
+    step = costs.draft_step[draft] or costs.start(1, draft)  # the only one of a draft that makes all guesses at once
     for one in candidates:
         if one.policy != policy:
             continue
@@ -155,7 +156,7 @@ def _calibrate(candidates: Sequence[Candidate], policy: str, recorded: list[Repl
             "log_loss_before_platt": figures(scores, held)["log_loss"],
             "platt_slope": round(platt.slope, 4),
             "platt_bias": round(platt.bias, 4),
-            "decision_over_c": round(costs.decision[one.column] / costs.draft_step[recorded[0].chain.draft], 4),
+            "decision_over_c": round(costs.decision[one.column] / step, 4),
         }
         trained = replace(one.trained, weights=fitter_of(policy).calibrate(one.trained.weights, platt))
         found.append(Calibrated(one, trained, chains, Bench(chains, priced), priced, measured))
