@@ -22,7 +22,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
 from tests.runs import make_costs
 from tests.test_core_draft_kinds import Listener, feature_pair
-from tests.toy import ToyPair, shape_of
+from tests.toy import ToyModel, ToyPair, shape_of
 from viz.figures.evaluation import draw_pareto
 from viz.reports.report import EvaluationReport
 
@@ -255,6 +255,13 @@ def test_prompts_without_room_in_the_context_are_refused_before_anything_is_meas
     """The validation prompts are six tokens longer than the test prompts: nothing could be chosen on them."""
     with pytest.raises(UserError, match=f"No prompt{of} leaves room"):
         run(tmp_path, pair=ToyPair(target_length=room + OPTIONS.max_new_tokens))
+
+
+def test_a_draft_that_lacks_a_token_of_the_texts_is_refused_as_in_a_comparison(tmp_path):
+    pair = ToyPair(vocab=18, eos=17)
+    pair._drafts["small"] = ToyModel("small", 16, 0, 0.8)
+    with pytest.raises(UserError, match="has 16 tokens, and the target needs others"):
+        run(tmp_path, pair=pair)
 
 
 def test_texts_that_are_all_empty_choose_nothing(tmp_path, monkeypatch):
