@@ -337,7 +337,7 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("evaluate --lanes static:0", "autoregressive"),
         ("evaluate --limit 0", "whole number"),
         ("evaluate --drafts some", "Drafts can be"),
-        ("evaluate --minutes -2", "Minutes must be"),
+        ("evaluate --minutes -2", "at minutes: Input should be greater than or equal to 0"),
         ("fit --pair nothing-like-it", "There is no pair nothing-like-it"),
         ("fit --target somewhere", "Name the draft's folder as well"),
         ("fit --target /no/such/target --draft /no/such/draft", "There is no folder"),
