@@ -6,7 +6,7 @@ terminal and on the page. Latency and speedup are by suite too, and once more fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,10 @@ class Metric:
     """A figure of a policy over all suites, and how its column shows it: ``factor`` times its value, in the format
     ``show``.
 
-    Its value is among those of :func:`predict`, :func:`losses` and :func:`correct`, or the lane's counts and their
-    rates. ``beside``: another metric; the change from it follows in brackets, in percent. ``note``: explains the
-    column, which is left out where no policy has the figure.
+    ``of``: its value, None if the policy has no such figure; by default it is among those of :func:`predict`,
+    :func:`losses` and :func:`correct`, or the lane's counts and their rates. ``beside``: another metric; the change
+    from it follows in brackets, in percent. ``note``: explains the column, which is left out where no policy has the
+    figure.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Metric:
     table: str
     show: str
     factor: float = 1.0
+    of: Callable[[Replayed], float | None] | None = None
     beside: str = ""
     note: str = ""
 
@@ -58,6 +60,7 @@ METRICS = [
         "guesses per tree",
         PASSES,
         ".1f",
+        of=lambda one: one.counts.mean_sl if one.branches else None,
         note="Guesses per tree: of one target pass; tokens per pass minus one of them are accepted.",
     ),
     Metric("discard_rate", "discard rate", PASSES, ".3f"),
@@ -133,7 +136,10 @@ def policy_figures(
 def metric_values(replayed: Replayed) -> dict[str, float]:
     """Name -> value of those of METRICS that the lane has."""
     parts = predict(replayed) | losses(replayed) | correct(replayed)
-    values = {one.name: parts.get(one.name, getattr(replayed.counts, one.name, None)) for one in METRICS}
+    values = {
+        one.name: one.of(replayed) if one.of else parts.get(one.name, getattr(replayed.counts, one.name, None))
+        for one in METRICS
+    }
     return {name: float(value) for name, value in values.items() if value is not None}
 
 

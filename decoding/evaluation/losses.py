@@ -21,7 +21,7 @@ def losses(replayed: Replayed) -> dict[str, float]:
 
     ``too_long_s`` is the part spent on drafts that were thrown away, each for ``c + decision`` and the mean slope of v;
     ``too_soon`` counts, per token, iterations that the policy ended by its own decision although the next guess would
-    have held. Trees have neither, but ``guesses_per_tree``.
+    have held. Trees have neither.
     """
     draft, costs, counts = replayed.draft, replayed.costs, replayed.counts
     c, decision = costs.draft_step[draft], costs.decision.get(parse_lane(replayed.lane).policy, 0.0)
@@ -34,7 +34,7 @@ def losses(replayed: Replayed) -> dict[str, float]:
         "loop_s": counts.target_passes * costs.overhead * unit,
     }
     if replayed.branches:
-        return parts | {"guesses_per_tree": counts.drafted / counts.target_passes}
+        return parts
     slope = (costs.verify(SL_CAP + 1) - costs.verify(1)) / SL_CAP
     too_soon = sum(
         _stopped_too_soon(sample, one.iterations, replayed.cap)
