@@ -21,7 +21,7 @@ from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of, head_of
 from decoding.fit.costaware import flatten, recent_along, train_network, train_table
-from decoding.fit.data import Collector, Positions, rows_of, split_texts
+from decoding.fit.data import Collector, Positions
 from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
 from decoding.fit.texts import FitOptions, greedy_texts
@@ -138,14 +138,13 @@ def test_training_that_diverges_is_reported():
     positions = _positions(600)
     positions.entropy[5] = np.nan
     with pytest.raises(UserError, match="Training the policy disco diverged"):
-        train_disco(positions, positions, 4, "probabilities", 1, 0)
+        train_disco(positions, 4, "probabilities", 1, 0)
 
 
 def _positions(n: int) -> Positions:
     rng = np.random.default_rng(0)
     p = rng.random(n).astype(np.float32)
     return Positions(
-        text=np.repeat(np.arange(n // 20), 20),
         position=np.tile(np.arange(20), n // 20),
         p=p,
         entropy=(1 - p) * 3,
@@ -269,14 +268,6 @@ def test_policies_are_fitted_for_it_and_decode(reading, prompts):
     assert set(choose(recorded, heads, run.costs).arguments) == set(heads)
 
 
-def test_a_text_is_either_trained_on_or_held_out():
-    train, held = split_texts(30, 0.1, seed=3)
-    assert sorted([*train, *held]) == list(range(30)) and len(held) == 3
-    assert [*map(len, split_texts(1, 0.1))] == [1, 0]  # a single text is trained on
-    positions = _positions(600)
-    assert set(rows_of(positions, held).text) == set(held)
-
-
 def test_platt_scaling_mends_overconfidence():
     rng = np.random.default_rng(0)
     true = rng.random(20_000)
@@ -353,7 +344,7 @@ def test_the_network_learns_what_only_the_counts_tell():
     positions.match[:] = positions.levels[:, 4] > 1
     ngrams = Ngrams(np.zeros(CELLS // 2, dtype=np.uint8))
     losses = [
-        train_network(positions, positions, ngrams, ["p"], 8, 100, 0).loss,
-        train_table(positions, positions, "p", 8, 200, 0).loss,
+        train_network(positions, ngrams, ["p"], 8, 100, 0).loss,
+        train_table(positions, "p", 8, 200, 0).loss,
     ]
     assert losses[0] < 0.3 < 0.5 < losses[1]

@@ -21,11 +21,10 @@ from ..lookahead.ngrams import Ngrams
 from ..lookahead.spec import all_specs, learned_policies
 from ..records.trace import Costs
 from .calibration import Platt, along, figures, fit_platt, rescored
-from .data import Positions, rows_of, split_texts
+from .data import Positions
 from .training import Trained, Weights
 
 CAPS = (8, SL_CAP, SL_CAP_LEARNED)  # of SL_max
-HELD_OUT = 0.1  # share of the training texts on which only the loss is measured
 
 
 @dataclass(slots=True)
@@ -70,13 +69,13 @@ class Calibrated:
 class Fitter:
     """How one policy is fitted.
 
-    ``train(positions, held out, n-grams, epochs, seed)`` gives its candidates with the names of their columns;
+    ``train(positions, n-grams, epochs, seed)`` gives its candidates with the names of their columns;
     ``calibrate(weights, platt)`` the weights with Platt's slope and bias folded into the last layer;
     ``provisional``: settings that a warm-up can run with;
     ``settings(candidate)`` what its head needs besides its cap and the lane's argument, which :func:`choose` finds.
     """
 
-    train: Callable[[Positions, Positions, Ngrams | None, int, int], Iterable[tuple[str, Trained]]]
+    train: Callable[[Positions, Ngrams | None, int, int], Iterable[tuple[str, Trained]]]
     calibrate: Callable[[Weights, Platt], Weights]
     provisional: dict[str, Any]
     settings: Callable[[Calibrated], dict[str, Any]] = lambda candidate: {}
@@ -101,12 +100,10 @@ def head_of(policy: str, trained: Trained, tuned: dict[str, Any] | None = None) 
 
 def train_candidates(positions: Positions, ngrams: Ngrams | None, epochs: int, seed: int) -> list[Candidate]:
     """Train every candidate of every policy. ``ngrams``: those that the positions' levels are of."""
-    trained_on, held_out = split_texts(int(positions.text.max()) + 1, HELD_OUT, seed)
-    train, held = rows_of(positions, trained_on), rows_of(positions, held_out)
     return [
         Candidate(policy, column, trained, head_of(policy, trained))
         for policy in fitted_policies()
-        for column, trained in fitter_of(policy).train(train, held, ngrams, epochs, seed)
+        for column, trained in fitter_of(policy).train(positions, ngrams, epochs, seed)
     ]
 
 
@@ -134,7 +131,7 @@ def _tune(one: Calibrated) -> Fitted:
         policy=policy,
         head=head_of(policy, trained, tuned),
         weights=trained.weights,
-        architecture=trained.architecture | {"held_out_loss": round(trained.loss, 5)},
+        architecture=trained.architecture | {"training_loss": round(trained.loss, 5)},
         normalisation=trained.normalisation,
         tuned=tuned,
         latency=round(latency, 5),

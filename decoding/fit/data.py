@@ -6,7 +6,6 @@ with their first mistake, and the next one begins after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -24,9 +23,8 @@ from ..loop.limits import Limits
 
 @dataclass(slots=True)
 class Positions:
-    """Parallel arrays over all positions of all texts; ``text`` is the number of a position's text."""
+    """Parallel arrays over all positions of all texts."""
 
-    text: np.ndarray
     position: np.ndarray  # from the start of generation
     p: np.ndarray
     entropy: np.ndarray
@@ -38,10 +36,7 @@ class Positions:
     hidden: np.ndarray  # [n, hidden] float16: the draft's states whose input is the guess
 
     def __len__(self) -> int:
-        return len(self.text)
-
-    def take(self, rows: np.ndarray) -> Positions:
-        return Positions(*(getattr(self, one.name)[rows] for one in fields(self)))
+        return len(self.position)
 
 
 class Collector:
@@ -65,7 +60,6 @@ class Collector:
         levels = np.zeros((n, N_LEVELS), dtype=np.uint8)
         self._texts.append(
             Positions(
-                text=np.full(n, len(self._texts)),
                 position=np.array(places),
                 p=np.array(found.p, dtype=np.float32),
                 entropy=np.array(found.entropy, dtype=np.float32),
@@ -92,14 +86,3 @@ class Collector:
             for name in ("p", "entropy", "top10", "margin", "hidden"):
                 getattr(found, name).extend(getattr(state, name)[:n])
         return found, guesses
-
-
-def split_texts(n_texts: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the training texts and of the held-out texts. A text is never split: its positions are correlated."""
-    order = np.random.default_rng(seed).permutation(n_texts)
-    held = max(1, round(share * n_texts)) if n_texts > 1 else 0
-    return order[held:], order[:held]
-
-
-def rows_of(positions: Positions, texts: Sequence[int] | np.ndarray) -> Positions:
-    return positions.take(np.isin(positions.text, texts))

@@ -22,19 +22,17 @@ SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # of p, from which on DISCO may trust a 
 CHANGED = 1e-3  # of decisions, at most, by that
 
 
-def _train(
-    train: Positions, held: Positions, ngrams: Ngrams | None, epochs: int, seed: int
-) -> Iterator[tuple[str, Trained]]:
+def _train(positions: Positions, ngrams: Ngrams | None, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
     for inputs in ("probabilities", "logarithms"):
-        yield f"disco on {inputs}", train_disco(train, held, WIDTH, inputs, epochs, seed)
+        yield f"disco on {inputs}", train_disco(positions, WIDTH, inputs, epochs, seed)
 
 
-def train_disco(train: Positions, held: Positions, width: int, read: str, epochs: int, seed: int) -> Trained:
+def train_disco(positions: Positions, width: int, read: str, epochs: int, seed: int) -> Trained:
     """FFN 12 -> width -> 1 (ReLU), cross-entropy against accepted or not. ``read``: the top-10 "probabilities" or their
     "logarithms".
     """
-    inputs, held_inputs = (_disco_inputs(one, logs=read == "logarithms") for one in (train, held))
-    net = train_two_layers(inputs, train.match, held_inputs, held.match, width, nn.ReLU(), epochs, seed, "disco")
+    inputs = _disco_inputs(positions, logs=read == "logarithms")
+    net = train_two_layers(inputs, positions.match, width, nn.ReLU(), epochs, seed, "disco")
     first, second = (layer.astype(np.float32) for layer in net.folded())
     architecture = {"layers": 2, "width": width, "inputs": read, "epochs": epochs}
     weights = {"first": first, "second": second}
