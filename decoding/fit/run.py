@@ -78,7 +78,9 @@ def fit(
     for draft, folder in zip(drafts, folders, strict=True):
         job = _Job(pair, draft, options, progress, cancelled)
         policies = [] if only_chains else _fit_draft(job, texts)
-        _write(folder, policies)
+        with _writing(folder):
+            for policy in policies:
+                write_policy(folder, policy)
         job.ship_chains(folder, texts["validation"])
         found.append(Fit(draft, folder, policies, perf_counter() - began))
         began = perf_counter()
@@ -256,12 +258,6 @@ def _folder(pair: Pair, draft: str) -> Path:
             "Download it and give its folder with --draft."
         )
     return folder / FOLDER
-
-
-def _write(folder: Path, policies: list[PolicyFile]) -> None:
-    with _writing(folder):
-        for policy in policies:
-            write_policy(folder, policy)
 
 
 def _writing(folder: Path) -> AbstractContextManager[None]:
