@@ -11,8 +11,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
-
 from ..analysis.tuning import Bench
 from ..analysis.whatif import Replay
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
@@ -43,9 +41,7 @@ class Fitted:
 
     policy: str
     head: Head
-    weights: dict[str, np.ndarray]
-    architecture: dict[str, Any]
-    normalisation: dict[str, Any]
+    trained: Trained
     tuned: dict[str, Any]
     latency: float  # per token on validation, in target passes
     figures: dict[str, float]
@@ -112,7 +108,7 @@ def choose(policy: str, candidates: Sequence[Candidate], recorded: list[Replay],
     found = [(one.candidate.column, _tune(one)) for one in _calibrate(candidates, policy, recorded, costs)]
     column, best = min(found, key=lambda item: item[1].latency)
     best.candidates = {name: one.latency for name, one in found}
-    best.architecture["chosen"] = column
+    best.trained.architecture |= {"chosen": column, "training_loss": round(best.trained.loss, 5)}
     return best
 
 
@@ -130,9 +126,7 @@ def _tune(one: Calibrated) -> Fitted:
     return Fitted(
         policy=policy,
         head=head_of(policy, trained, tuned),
-        weights=trained.weights,
-        architecture=trained.architecture | {"training_loss": round(trained.loss, 5)},
-        normalisation=trained.normalisation,
+        trained=trained,
         tuned=tuned,
         latency=round(latency, 5),
         figures=one.figures,

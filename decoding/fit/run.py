@@ -228,13 +228,13 @@ def _file(
         target_fingerprint=job.pair.target.info.fingerprint,
         draft_fingerprint=job.pair.draft(job.draft).info.fingerprint,
         features=sorted(fitted.head.needs),
-        architecture=fitted.architecture,
-        normalisation=fitted.normalisation,
+        architecture=fitted.trained.architecture,
+        normalisation=fitted.trained.normalisation,
         tuned=fitted.tuned,
         data=data,
         metrics=metrics | yardsticks | {"candidates": fitted.candidates},
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        weights=fitted.weights,
+        weights=fitted.trained.weights,
     )
 
 
