@@ -85,9 +85,10 @@ class Annotator:
             return []
         output = [token for iteration in raw for token in iteration.tokens]
         views = self._views.setdefault(("grey", tuple(output)), {})
-        wanted = {at: {token} for at, token in enumerate(output)}
-        prompt, target = self._prepared.prompt.with_grey(), self._prepared.pair.target
-        _Reader(target, self._prepared.rule, prompt, views, self._top).read_text(output, wanted)
+        if not views:  # no lane before wrote the same text
+            wanted = {at: {token} for at, token in enumerate(output)}
+            prompt, target = self._prepared.prompt.with_grey(), self._prepared.pair.target
+            _Reader(target, self._prepared.rule, prompt, views, self._top).read_text(output, wanted)
         return [views[at, ()].p[token] for at, token in enumerate(output)]
 
     def _draft_again(self, name: str, output: list[int], raw: list[RawIteration]) -> Views:
