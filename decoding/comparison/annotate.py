@@ -175,7 +175,7 @@ def _add(
     """Adds what ``row`` says at ``key``, unless it is there with all tokens that are ``wanted``."""
     known = views.get(key)
     if known is None or not wanted <= known.p.keys():
-        views[key] = _view(row, rule, key[0], wanted | (known.p.keys() if known else set()), top)
+        views[key] = _view(row, rule, key[0], wanted.union(known.p if known else ()), top)
 
 
 def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> View:
