@@ -191,6 +191,7 @@ def test_a_difference_names_its_place_and_gap(monkeypatch, dtype):
     at = verdict.first_difference
     assert verdict.same is False and expected[:at] == got[:at] and expected[at] != got[at]
     assert verdict.gap > 1e-4 and not verdict.near_tie
+    assert all(it.holds is None for it in run.lane("static:4").iterations), "the chain follows the other text"
     monkeypatch.setattr(assemble, "NEAR_TIE", 100.0)
     pair.target.info = replace(pair.target.info, dtype=dtype)
     run = finished_run(request(lanes=["autoregressive", "static:4"]), pair)

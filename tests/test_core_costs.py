@@ -159,6 +159,19 @@ def test_a_lane_that_is_faster_than_its_passes_allow_or_far_from_its_costs_is_re
     assert static.startswith("Static 5 came out ") and others[-1] == "2 other lanes likewise"
 
 
+def test_a_lane_that_this_version_does_not_know_is_reported_by_its_own_name():
+    run = make_run(lanes=("autoregressive", "static:5", "confidence:0.4", "heuristic", "oracle"))
+    trace = run.lanes[3]
+    for repeat in trace.repeats:
+        for part in (repeat.draft_s, repeat.verify_s, repeat.policy_s, repeat.rest_s):
+            part[:] = [1.6 * seconds for seconds in part]
+    names = {"shallow/later:3": "shallow/later:3", "shallow/heuristic": "Heuristic · shallow"}
+    for lane, name in names.items():
+        trace.lane, trace.policy = lane, lane.partition("/")[2].partition(":")[0]
+        (said,) = contradictions(run)
+        assert said.startswith(f"{name} came out ")
+
+
 def test_a_text_along_which_checks_grow_for_all_lanes_contradicts_nothing():
     run = make_run(lanes=("autoregressive", "static:10", "confidence:0.4", "oracle"))
     for trace in run.lanes[1:]:

@@ -153,6 +153,12 @@ def test_curves_stay_where_they_fit_and_are_bent_through_what_was_read_where_the
     assert found.verify_curve == sorted(found.verify_curve) and found.verify_curve[0] == 1.0
 
 
+def test_curves_of_a_draft_that_may_decline_have_the_target_s_present_pace():
+    prepared = prepare(request(lanes=["autoregressive", "ngram/static:2"]), ToyPair())
+    assert adjusted(COSTS, prepared, 2.0) == replace(COSTS, target_s=2.0)
+    assert adjusted(COSTS, prepared, None) == COSTS
+
+
 def test_a_misfit_is_measured_again_in_idle_time(known, monkeypatch):
     run_and_stages(known)
     bent = lambda kept, prepared, plain_s: replace(kept, measured=None)  # noqa: E731

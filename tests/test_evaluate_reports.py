@@ -1,6 +1,7 @@
 """What evaluations report: a recommendation, also for other engines; figures beside the papers'; what is shipped."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,11 @@ def test_settings_for_prompt_lookup():
     text = transformers_settings(draft, parse_lane("ngram/static:9"), "", "t")
     assert "prompt_lookup_num_tokens=9, max_matching_ngram_size=3" in text
     assert '"method": "ngram"' in vllm_settings(draft, "", "t")
+
+
+def test_a_path_is_one_word_of_the_command():
+    text = vllm_settings(make_drafts().drafts[0], "draft", "the teacher's models/x")
+    assert shlex.split(text)[:3] == ["vllm", "serve", "the teacher's models/x"]
 
 
 def test_a_losing_ladder_is_called_losing():

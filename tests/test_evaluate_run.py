@@ -22,7 +22,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
 from tests.runs import make_costs
 from tests.test_core_draft_kinds import Listener, feature_pair
-from tests.toy import ToyPair, shape_of
+from tests.toy import ToyModel, ToyPair, shape_of
 from viz.figures.evaluation import draw_pareto
 from viz.reports.report import EvaluationReport
 
@@ -224,6 +224,16 @@ def test_chains_are_recorded_again_for_policies_that_were_fitted_again(tmp_path)
     assert len(keys) == 2
 
 
+def test_an_evaluation_of_further_policies_measures_their_decisions_and_keeps_the_curves(tmp_path):
+    options = replace(OPTIONS, clock_prompts=0)
+    before = run(tmp_path, replace(options, lanes=["static:5"]))[1].setting.costs.decision
+    steps, result = run(tmp_path, replace(options, lanes=["confidence:0.4", "costtree"]))
+    assert result.setting.costs.decision.keys() - before.keys() == {"confidence", "costtree"} and before
+    assert all("decisions cost" in step.message for step in steps if step.stage == "costs")
+    again = run(tmp_path, replace(options, lanes=["static:5"]))[0]
+    assert not [step for step in again if step.stage == "costs"]
+
+
 def test_the_test_split_picks_nothing(tmp_path):
     """With other test prompts, static-opt stays the SL that validation chose."""
     options = replace(OPTIONS, clock_prompts=0)
@@ -245,6 +255,13 @@ def test_prompts_without_room_in_the_context_are_refused_before_anything_is_meas
     """The validation prompts are six tokens longer than the test prompts: nothing could be chosen on them."""
     with pytest.raises(UserError, match=f"No prompt{of} leaves room"):
         run(tmp_path, pair=ToyPair(target_length=room + OPTIONS.max_new_tokens))
+
+
+def test_a_draft_that_lacks_a_token_of_the_texts_is_refused_as_in_a_comparison(tmp_path):
+    pair = ToyPair(vocab=18, eos=17)
+    pair._drafts["small"] = ToyModel("small", 16, 0, 0.8)
+    with pytest.raises(UserError, match="has 16 tokens, and the target needs others"):
+        run(tmp_path, pair=pair)
 
 
 def test_texts_that_are_all_empty_choose_nothing(tmp_path, monkeypatch):

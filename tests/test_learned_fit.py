@@ -1,6 +1,7 @@
 """fit: data, training, calibration and tuning, from prompts to loadable files; and its sentences."""
 
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,16 +10,18 @@ import pytest
 
 from decoding.analysis.tuning import choose
 from decoding.analysis.validation import read_validation
+from decoding.analysis.whatif import Replay
 from decoding.comparison.chain import record_chain
 from decoding.comparison.prepare import ALL_FEATURES, make_draft
 from decoding.engines.inputs import FINAL, EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
+from decoding.fit import candidates
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of, head_of
 from decoding.fit.costaware import flatten, recent_along, train_network, train_table
-from decoding.fit.data import LiveCollector, ParallelCollector, Positions, rows_of, split_texts
+from decoding.fit.data import Collector, Positions
 from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
 from decoding.fit.texts import FitOptions, greedy_texts
@@ -39,6 +42,7 @@ from decoding.records.trace import Chain, Guesses
 from .commands import command
 from .feature_pair import WIDTH, load_feature_pair
 from .learned_heads import make_architecture, make_features, make_heads, make_weights
+from .runs import make_chain, make_costs
 from .tiny_models import make_tiny_pair
 from .toy import quick_run
 
@@ -52,9 +56,7 @@ def few_tries(monkeypatch, tmp_path):
     monkeypatch.setattr("decoding.fit.run.COST_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.run.DECISION_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.candidates.CAPS", (8, SL_CAP))
-    monkeypatch.setattr("decoding.fit.disco.VARIANTS", [(32, "hard", False), (32, "soft", True)])
-    variants = [("mixed", 3, None), ("clean", 0, "margin"), ("clean", 1, "p")]
-    monkeypatch.setattr("decoding.fit.specdecpp.VARIANTS", variants)
+    monkeypatch.setattr("decoding.fit.specdecpp.VARIANTS", [(3, None), (0, "margin"), (1, "p")])
     monkeypatch.setattr("decoding.fit.costaware.FLAT_FROM", (8, LONGEST + 1))
 
 
@@ -136,14 +138,13 @@ def test_training_that_diverges_is_reported():
     positions = _positions(600)
     positions.entropy[5] = np.nan
     with pytest.raises(UserError, match="Training the policy disco diverged"):
-        train_disco(positions, positions, 4, "hard", 1, 0)
+        train_disco(positions, 4, "probabilities", 1, 0)
 
 
 def _positions(n: int) -> Positions:
     rng = np.random.default_rng(0)
     p = rng.random(n).astype(np.float32)
     return Positions(
-        text=np.repeat(np.arange(n // 20), 20),
         position=np.tile(np.arange(20), n // 20),
         p=p,
         entropy=(1 - p) * 3,
@@ -152,10 +153,7 @@ def _positions(n: int) -> Positions:
         evidence=np.zeros(n, dtype=int),
         levels=np.zeros((n, N_LEVELS), dtype=np.uint8),
         match=(rng.random(n) < p).astype(np.float32),
-        overlap=p,
-        mixed=np.zeros((n, 4), dtype=np.float16),
-        judged=np.ones(n, dtype=bool),
-        clean=np.zeros((n, 4), dtype=np.float16),
+        hidden=np.zeros((n, 4), dtype=np.float16),
     )
 
 
@@ -180,13 +178,13 @@ def test_texts_that_are_there_are_not_written_again(pair, monkeypatch):
 
 
 def test_collected_guesses_are_the_live_drafts(pair):
-    prompt, n = [5, 6, 7, 8, 9, 10], 10
+    prompt, n = [5, 6, 7, 8, 9, 10], 20
     target, draft = pair.target, pair.draft()
     text = _greedy(target, prompt, n)
-    collector = ParallelCollector(target, draft, 257)
+    collector = Collector(target, make_draft(pair, pair.default_draft, Greedy(257), ALL_FEATURES))
     collector.add(prompt, text)
     found = collector.positions()
-    assert not draft.kept_layers
+    assert found.position.tolist() == [*range(n)] and 0 < found.match.sum() < n
     draft.kept_layers = FINAL
     for at in range(n):
         row = draft.prefill(prompt + text[:at])[-1].softmax(-1)
@@ -196,12 +194,8 @@ def test_collected_guesses_are_the_live_drafts(pair):
         first, second = row.topk(2).values.log().tolist()
         assert found.margin[at] == pytest.approx(first - second, rel=1e-3, abs=1e-4)
         draft.extend([guess])
-        np.testing.assert_allclose(found.clean[at], draft.last_states[0][-1].numpy(), rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(found.hidden[at], draft.last_states[0][-1].numpy(), rtol=2e-3, atol=2e-3)
     draft.kept_layers = ()
-    assert found.mixed.shape == (n, draft.hidden_size)
-    agree = found.match > 0.5
-    assert found.judged[agree].all(), "where both say the same, the guess was the input"
-    assert ((found.overlap > 0) & (found.overlap <= 1.00001)).all()
 
 
 def _greedy(model, prompt: list[int], n: int) -> list[int]:
@@ -209,18 +203,6 @@ def _greedy(model, prompt: list[int], n: int) -> list[int]:
     while len(text) < n:
         text.append(int(model.extend(text[-1:])[-1].argmax()))
     return text
-
-
-def test_iterations_of_a_draft_that_reads_the_text_alone_collect_what_one_pass_does(pair):
-    prompt, text = [5, 6, 7, 8, 9, 10], _greedy(pair.target, [5, 6, 7, 8, 9, 10], 20)
-    source = make_draft(pair, pair.default_draft, Greedy(257), ALL_FEATURES)
-    collectors = LiveCollector(pair.target, source, 257), ParallelCollector(pair.target, pair.draft(), 257)
-    for one in collectors:
-        one.add(prompt, text)
-    live, parallel = (one.positions() for one in collectors)
-    assert 0 < parallel.match.sum() < len(text) and live.judged.all()
-    for name in ("position", "match", "evidence", "p", "entropy", "top10", "margin", "overlap", "clean"):
-        np.testing.assert_allclose(getattr(live, name), getattr(parallel, name), rtol=2e-3, atol=2e-3, err_msg=name)
 
 
 # -- a draft that reads hidden states
@@ -237,7 +219,7 @@ def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, d
     prompt = reading.encode_prompt("def f(x):\n    return").ids
     text = _greedy(reading.target, prompt, 40)
     source, heads = make_draft(reading, draft, Greedy(257), ALL_FEATURES), make_heads(hidden_size=WIDTH)
-    collector = LiveCollector(reading.target, source, 257)
+    collector = Collector(reading.target, source)
     collector.add(prompt, text)
     one, encoded = collector.positions(), EncodedPrompt(prompt)
     chain = record_chain(source, encoded, text, Limits(50), heads=heads, target=reading.target)
@@ -255,7 +237,7 @@ def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, d
             state = DraftState(guesses.choice[: index + 1], start=place - index, text=prompt + text[: place - index])
             for name in ("p", "entropy", "top10", "margin"):
                 getattr(state, name).extend(getattr(one, name)[row - index : row + 1])
-            state.hidden.extend(one.clean[row - index : row + 1].astype(np.float32))
+            state.hidden.extend(one.hidden[row - index : row + 1].astype(np.float32))
             for name, head in heads.items():
                 assert head.score_chain(state)[-1] == pytest.approx(guesses.scores[name][index], abs=5e-3), name
 
@@ -284,14 +266,6 @@ def test_policies_are_fitted_for_it_and_decode(reading, prompts):
     recorded, heads = read_validation(folder, "feature"), load_heads(folder, None, None)
     assert len(recorded) == few.n_validation and all(one.chain.starts for one in recorded)
     assert set(choose(recorded, heads, run.costs).arguments) == set(heads)
-
-
-def test_a_text_is_either_trained_on_or_held_out():
-    train, held = split_texts(30, 0.1, seed=3)
-    assert sorted([*train, *held]) == list(range(30)) and len(held) == 3
-    assert [*map(len, split_texts(1, 0.1))] == [1, 0]  # a single text is trained on
-    positions = _positions(600)
-    assert set(rows_of(positions, held).text) == set(held)
 
 
 def test_platt_scaling_mends_overconfidence():
@@ -341,6 +315,14 @@ def test_calibration_is_folded_into_the_heads_last_layer(policy, seed):
     np.testing.assert_allclose(after, platt.apply(before), rtol=1e-4)
 
 
+def test_a_draft_whose_further_guesses_are_free_is_fitted_too():
+    trained = Trained(make_weights("disco"), 0.0, make_architecture(), {})
+    candidate = candidates.Candidate("disco", "disco", trained, head_of("disco", trained))
+    recorded = [Replay(make_chain(random.Random(0), 40, 60, 0.8), 40)]
+    free = make_costs(0.0, first_step={"shallow": 0.3}, decision={"disco": 0.03})
+    assert candidates.choose("disco", [candidate], recorded, free).figures["decision_over_c"] == 0.1
+
+
 def test_of_a_flattened_table_long_repetitions_have_their_own_chance():
     alone, table = np.arange(LONGEST + 1.0), np.zeros((N_EVIDENCE, 3))
     found = flatten(Trained({"alone": alone, "table": table}, 0.0, {}, {}), 8).weights["table"]
@@ -362,7 +344,7 @@ def test_the_network_learns_what_only_the_counts_tell():
     positions.match[:] = positions.levels[:, 4] > 1
     ngrams = Ngrams(np.zeros(CELLS // 2, dtype=np.uint8))
     losses = [
-        train_network(positions, positions, ngrams, ["p"], 8, 100, 0).loss,
-        train_table(positions, positions, "p", 8, 200, 0).loss,
+        train_network(positions, ngrams, ["p"], 8, 100, 0).loss,
+        train_table(positions, "p", 8, 200, 0).loss,
     ]
     assert losses[0] < 0.3 < 0.5 < losses[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..lookahead.lanes import parse_lane
+from ..lookahead.lanes import spec_of
 from ..records.text import counted
 from ..records.trace import Costs, Run, Trace
 from .metrics import predicted_cost, speedup, speedups
@@ -61,9 +61,7 @@ def _against_its_costs(run: Run, trace: Trace, own: Costs) -> str:
     measured, chain = speedup(run, trace), run.chains.get(trace.draft or "")
     if measured is None or chain is None or not (chain.target and trace.iterations and measured.median):
         return ""
-    lane = parse_lane(trace.lane)
-    name = " ".join(filter(None, (lane.spec.title, lane.argument))) + (f" · {lane.draft}" if lane.draft else "")
-    came_out = f"{name} came out {measured.median:.2f}×"
+    came_out = f"{_name(trace.lane)} came out {measured.median:.2f}×"
     per_pass = len(trace.output) / len(trace.iterations)
     if MIN_STEP * measured.median > per_pass:
         return f"{came_out} with {per_pass:.2f} tokens per pass of the target"
@@ -73,6 +71,15 @@ def _against_its_costs(run: Run, trace: Trace, own: Costs) -> str:
     predicted = len(trace.output) * costs.iteration(0, None) / predicted_cost(costs, trace)
     is_near = 1 / MAX_RATIO < predicted / measured.median < MAX_RATIO
     return "" if is_near else f"{came_out}, by the measured costs {predicted:.2f}×"
+
+
+def _name(lane: str) -> str:
+    """A lane in words, "Confidence 0.4 · small"; as it is written if this version lacks its policy."""
+    spec = spec_of(lane)
+    if spec is None:
+        return lane
+    head, _, argument = lane.partition(":")
+    return f"{spec.title} {argument}".strip() + (f" · {head.rpartition('/')[0]}" if "/" in head else "")
 
 
 def wavering(run: Run, trace: Trace) -> tuple[float, float] | None:

@@ -36,7 +36,7 @@ MISSING = (
 class Reading:
     """One timed text. ``decode_s`` excludes the prompt and is the time of ``n_timed`` tokens.
 
-    ``shares``: seconds of draft, check, policy and rest; ``n_iterations``: 0 if unknown.
+    ``shares``: seconds of draft, check, policy and rest.
     """
 
     output: list[int]
@@ -44,7 +44,6 @@ class Reading:
     n_timed: int
     total_s: float
     shares: tuple[float, float, float, float] | None = None
-    n_iterations: int = 0
 
     @property
     def tokens_per_s(self) -> float:
@@ -80,7 +79,7 @@ class LaneContender:
         draft, check, policy, rest = map(sum, zip(*(iteration.times for iteration in run.iterations)))
         shares = draft, check, policy, rest
         decode_s = sum(shares)
-        return Reading(run.output, decode_s, len(run.output), run.prefill_s + decode_s, shares, len(run.iterations))
+        return Reading(run.output, decode_s, len(run.output), run.prefill_s + decode_s, shares)
 
 
 @dataclass

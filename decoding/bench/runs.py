@@ -99,10 +99,10 @@ def _transformers_models(described: PairDescription, work: Work) -> tuple[Any, A
     return target, draft
 
 
-def _prompts(pair: Pair, work: Work, limit: int = 0) -> list[list[int]]:
-    """Token ids of test prompts (``limit``; 0: the work's), cut to what the target's context leaves room for."""
+def _prompts(pair: Pair, work: Work) -> list[list[int]]:
+    """Token ids of test prompts, cut to what the target's context leaves room for."""
     room = pair.target.max_length - work.max_new_tokens - 1
-    suite = load_suite(suites_for("all", pair.chat), "test", limit or work.limit)
+    suite = load_suite(suites_for("all", pair.chat), "test", work.limit)
     return [pair.encode_prompt(one.prompt).ids[-room:] for one in suite]
 
 

@@ -22,7 +22,7 @@ def fit(
     validation: Annotated[int, typer.Option(min=1, help="Prompts to calibrate and tune on.")] = 160,
     max_new_tokens: Annotated[int, typer.Option(min=16, max=1024, help="Length of each text.")] = 128,
     epochs: Annotated[int, typer.Option(min=1, max=100, help="Passes over the training data.")] = 12,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of training and mixing.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of training.")] = 0,
     only_chains: Annotated[
         bool,
         typer.Option("--only-chains", help="Keep the policies; only record the validation chains again."),

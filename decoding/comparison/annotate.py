@@ -57,9 +57,11 @@ class Annotator:
     ) -> list[Iteration]:
         """The iterations of one lane in the format of the run file.
 
-        If ``policy`` accepted a token without evaluating its head, the head's score is taken from the chain.
+        If ``policy`` accepted a token without evaluating its head, the head's score is taken from the chain. A chain
+        says nothing of a lane that wrote another text.
         """
         output = [token for iteration in raw for token in iteration.tokens]
+        chain = chain if chain is not None and chain.target == output else None
         prompt = self._prepared.prompt
         target = self._look("", self._prepared.pair.target, prompt, output, raw)
         seen = None
@@ -83,9 +85,10 @@ class Annotator:
             return []
         output = [token for iteration in raw for token in iteration.tokens]
         views = self._views.setdefault(("grey", tuple(output)), {})
-        wanted = {at: {token} for at, token in enumerate(output)}
-        prompt, target = self._prepared.prompt.with_grey(), self._prepared.pair.target
-        _Reader(target, self._prepared.rule, prompt, views, self._top).read_text(output, wanted)
+        if not views:  # no lane before wrote the same text
+            wanted = {at: {token} for at, token in enumerate(output)}
+            prompt, target = self._prepared.prompt.with_grey(), self._prepared.pair.target
+            _Reader(target, self._prepared.rule, prompt, views, self._top).read_text(output, wanted)
         return [views[at, ()].p[token] for at, token in enumerate(output)]
 
     def _draft_again(self, name: str, output: list[int], raw: list[RawIteration]) -> Views:
@@ -106,16 +109,10 @@ class Annotator:
                     tokens = {iteration.drafted[branch[depth]]} if depth < len(branch) else set()
                     if not wrong:
                         tokens |= wanted.get(iteration.start + depth, set())
-                    self._add(views, (iteration.start + depth, wrong), row, tokens)
+                    _add(views, (iteration.start + depth, wrong), row, self._prepared.rule, tokens, self._top)
             source.observe(iteration.n_accepted, tuple(layer[iteration.start : end + 1] for layer in states))
             source.forget(len(prompt) + min(end + 1, len(output)) - 1)
         return views
-
-    def _add(self, views: Views, key: tuple[int, tuple[int, ...]], row: np.ndarray, tokens: set[int]) -> None:
-        view = _view(row, self._prepared.rule, key[0], tokens, self._top)
-        if (known := views.get(key)) is not None:  # of another branch
-            view.p |= known.p
-        views[key] = view
 
     def _look(self, name: str, model: Any, prompt: EncodedPrompt, output: list[int], raw: list[RawIteration]) -> Views:
         views = self._views.setdefault((name, tuple(output)), {})
@@ -143,7 +140,7 @@ class _Reader:
         feed = [self._prompt.ids[-1], *output][: self._model.max_length - len(self._prompt) + 1]
         rows = (row for logits in read_in_parts(self._model, feed) for row in all_rows(self._model, logits))
         for at, row in enumerate(rows):
-            self._add(row, at, (), wanted.get(at, set()))
+            _add(self._views, (at, ()), row, self._rule, wanted.get(at, set()), self._top)
 
     def read_dropped(self, iteration: RawIteration) -> None:
         """Views after a rejected token, for the dropped tokens."""
@@ -164,20 +161,21 @@ class _Reader:
         self._model.rewind(length)
         rows = all_rows(self._model, self._model.extend(wrong[:-1]))
         for index, row in enumerate(rows, start=1):
-            self._add(row, at + index, tuple(wrong[:index]), {wrong[index]})
+            key = (at + index, tuple(wrong[:index]))
+            _add(self._views, key, row, self._rule, {wrong[index]}, self._top)
 
     def _known(self, at: int, wrong: list[int]) -> bool:
         last = self._views.get((at + len(wrong) - 1, tuple(wrong[:-1])))
         return last is not None and wrong[-1] in last.p
 
-    def _add(self, row: np.ndarray, position: int, after: tuple[int, ...], wanted: set[int]) -> None:
-        known = self._views.get((position, after))
-        if known is not None and wanted <= known.p.keys():
-            return
-        view = _view(row, self._rule, position, wanted, self._top)
-        if known is not None:
-            view.p |= known.p
-        self._views[position, after] = view
+
+def _add(
+    views: Views, key: tuple[int, tuple[int, ...]], row: np.ndarray, rule: AcceptanceRule, wanted: set[int], top: int
+) -> None:
+    """Adds what ``row`` says at ``key``, unless it is there with all tokens that are ``wanted``."""
+    known = views.get(key)
+    if known is None or not wanted <= known.p.keys():
+        views[key] = _view(row, rule, key[0], wanted.union(known.p if known else ()), top)
 
 
 def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> View:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import zip_longest
 
 import numpy as np
 
@@ -115,8 +116,7 @@ def _verdict(prepared: Prepared, reference: LaneRun | None, output: list[int]) -
 
 def difference(output: list[int], expected: list[int]) -> int | None:
     """The first position at which two texts differ, or at which only one of them ends; None if they are the same."""
-    unequal = (at for at, (ours, theirs) in enumerate(zip(output, expected)) if ours != theirs)
-    return None if output == expected else next(unequal, min(len(output), len(expected)))
+    return next((at for at, (ours, theirs) in enumerate(zip_longest(output, expected)) if ours != theirs), None)
 
 
 def _gap_after(prepared: Prepared, output: list[int]) -> float:

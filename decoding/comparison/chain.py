@@ -92,19 +92,17 @@ def iterations_along(
     limits: Limits,
     longest: int = SL_CAP,
     from_every_place: bool = False,
-    seen: Callable[[int, Any], None] = lambda position, proposal: None,
 ) -> Iterator[tuple[DraftState, int]]:
     """Iterations of ``source`` along ``output``: each guesses up to its first mistake and then on, ``longest`` guesses
     with the mistake. Yields what each guessed and how many of its guesses hold; the next one begins after the mistake.
 
-    ``from_every_place``: at the next place instead. ``seen``: called with the place and the proposal of each guess. The
-    rest as for :func:`record_chain`.
+    ``from_every_place``: at the next place instead. The rest as for :func:`record_chain`.
     """
     states, start = start_along(source, prompt, output, target), 0
     while start < len(output):
         state = DraftState(text=prompt.ids + output[:start])
         state.begin(start)
-        right = _guess_until_wrong(source, output, state, limits, longest, seen)
+        right = _guess_until_wrong(source, output, state, limits, longest)
         yield state, right
         read = 0 if from_every_place else right
         source.observe(read, tuple(layer[start : start + read + 1] for layer in states))
@@ -129,14 +127,7 @@ def start_along(source: DraftSource, prompt: EncodedPrompt, output: list[int], t
     return tuple(torch.cat(layer) for layer in zip(*parts))
 
 
-def _guess_until_wrong(
-    source: DraftSource,
-    output: list[int],
-    state: DraftState,
-    limits: Limits,
-    longest: int,
-    seen: Callable[[int, Any], None],
-) -> int:
+def _guess_until_wrong(source: DraftSource, output: list[int], state: DraftState, limits: Limits, longest: int) -> int:
     """Fills ``state`` with guesses up to the first wrong one and its tail. Returns the number of right ones.
 
     The mistake itself is the first of at most ``longest`` tokens that an iteration may draft from there.
@@ -151,7 +142,6 @@ def _guess_until_wrong(
         if proposal is None:
             break
         source.read_features(state, proposal)
-        seen(position, proposal)
         if not wrong and position < len(output) and state.tokens[-1] == output[position]:
             right += 1
         else:

@@ -121,13 +121,17 @@ class Comparison:
         self._check_cancel()
 
     def _look_ahead(self) -> RawEvents:
-        """The chains of the oracle lanes' drafts along the reference."""
-        prepared, reference = self.prepared, self._decoded.reference
-        names = (prepared.draft_of(lane) for lane in prepared.lanes if lane.is_oracle)
+        """The chains of the oracle lanes' drafts."""
+        names = (self.prepared.draft_of(lane) for lane in self.prepared.lanes if lane.is_oracle)
         for draft in dict.fromkeys(name for name in names if name is not None):
-            assert reference is not None, "no oracle runs without the target's own text"
-            yield "progress", _progress("chain", f"Not timed: all that {draft} would guess, for the oracle and What if")
-            self._decoded.chains[draft] = chain_of(prepared, draft, reference.output, self._cancel)
+            yield from self._record_chain(draft, "the oracle and What if")
+
+    def _record_chain(self, draft: str, used_for: str) -> RawEvents:
+        """What ``draft`` would guess along the reference."""
+        reference = self._decoded.reference
+        assert reference is not None, "no oracle runs without the target's own text"
+        yield "progress", _progress("chain", f"Not timed: all that {draft} would guess, for {used_for}")
+        self._decoded.chains[draft] = chain_of(self.prepared, draft, reference.output, self._cancel)
 
     def _warm_up(self) -> RawEvents:
         """Warms up the lanes, whose first passes in a process are slow, and measures the cost of their decisions."""
@@ -254,18 +258,12 @@ class Comparison:
 
     def _read_again(self) -> RawEvents:
         """The drafts' guesses after each mistake, and the reason for each token's fate."""
-        decoded = self._decoded
-        if decoded.reference is not None:
-            yield from self._record_chains(decoded.reference.output)
-        yield "progress", _progress("explaining", "Reading the texts again to explain each token's fate")
-        self.run = assemble(self.prepared, decoded, self._run_id, explained=True)
-
-    def _record_chains(self, output: list[int]) -> RawEvents:
-        """The chains that :meth:`_look_ahead` has not recorded."""
-        for draft in [name for name in self.prepared.drafts if name not in self._decoded.chains]:
-            yield "progress", _progress("chain", f"Not timed: all that {draft} would guess, for What if")
-            self._decoded.chains[draft] = chain_of(self.prepared, draft, output, self._cancel)
+        missing = [] if self._decoded.reference is None else self.prepared.drafts
+        for draft in [name for name in missing if name not in self._decoded.chains]:
+            yield from self._record_chain(draft, "What if")
             self.run = assemble(self.prepared, self._decoded, self._run_id, explained=False)  # with their texts
+        yield "progress", _progress("explaining", "Reading the texts again to explain each token's fate")
+        self.run = assemble(self.prepared, self._decoded, self._run_id, explained=True)
 
     def _check_cancel(self) -> None:
         if self._cancel():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from statistics import median
 
 import numpy as np
@@ -65,7 +66,8 @@ class Timer:
             self._sources[None] = _Echo()  # times verifications without a draft model
         self._clock = make_clock(pair.target.info.device)
         self._room = min([pair.target.max_length, *(source.max_length for source in self._sources.values())])
-        self._text = _repeat_to(prompt, context or len(prompt) + 64, self._room - SL_CAP_LEARNED - 1)
+        length = min(context or len(prompt) + 64, self._room - SL_CAP_LEARNED - 1)
+        self._text = list(islice(cycle(prompt), max(1, length)))
         self.clear()
         self._prompt = EncodedPrompt(self._text)
         start_text(self._target, self._sources.values(), self._prompt)
@@ -178,19 +180,13 @@ class _Echo(DraftSource):
         pass
 
 
-def _repeat_to(prompt: list[int], length: int, most: int) -> list[int]:
-    text = list(prompt)
-    while len(text) < length:
-        text += prompt
-    return text[: max(1, min(length, most))]
-
-
 def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None) -> Costs:
     """``kept`` if a few iterations agree with it; else scaled to them, and no longer marked as ``measured``.
 
     ``plain_s``: the current time of a target pass over one token, if known; times are relative to it.
     """
     leader = leader_of(prepared.pair, prepared.drafts)
+    kept = replace(kept, target_s=plain_s or kept.target_s)
     if leader is None:
         return kept
     timer = Timer(prepared.pair, [leader], prepared.prompt.ids, len(prepared.prompt))

@@ -119,7 +119,7 @@ def prepare(
     prompt = _encode(request, pair)
     limits = make_limits(request, pair, len(prompt))
     vocabulary = shared_vocabulary(pair, _drafts_of(lanes, pair))
-    _check_vocabulary(vocabulary, [*prompt.text, *limits.ends])
+    check_vocabulary(vocabulary, prompt, limits)
     rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
     if prompt.name:  # the run file keeps a photograph by its name
         request = replace(request, picture=prompt.name)
@@ -165,11 +165,11 @@ def _set_here(prepared: Prepared, chosen: Callable[[str], Chosen | None]) -> Pre
     return replace(prepared, request=replace(prepared.request, lanes=[lane.text for lane in lanes]), lanes=lanes)
 
 
-def _check_vocabulary(shared: int, needed: Iterable[int]) -> None:
+def check_vocabulary(shared: int, prompt: EncodedPrompt, limits: Limits) -> None:
     """Raises UserError if a token of the prompt, or one that ends a text, is beyond the ``shared`` ids: with such a
     draft the target could not write it, and the text would not be its own.
     """
-    beyond = sorted({token for token in needed if token >= shared})
+    beyond = sorted({token for token in (*prompt.text, *limits.ends) if token >= shared})
     if beyond:
         raise UserError(
             f"The draft has {shared:,} tokens, and the target needs others for this text (id {beyond[0]:,}): "

@@ -6,6 +6,7 @@ The settings name the models of an installed pair by the paths and Hub ids by wh
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,9 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
     ``anywhere``: models by Hub ids and paths within the repository alone, for a file that is read on other machines.
     """
     best = max(result.drafts, key=lambda draft: _gain(result, draft).value)
-    pair = _installed(result)
+    pair = next((one for one in embedded_pairs() if one.name == result.setting.pair), None)
     theirs = _for_other_engines(result, best, pair)
-    target, folders = _places(result, pair, anywhere)
-    folder = folders.get(theirs.name)
+    target, folder = _places(result, pair, theirs.name, anywhere)
     source = theirs.source if folder is None else _shown(folder)
     lane = parse_lane(theirs.best_lane)
     sentences = _sentences(result, best)
@@ -176,30 +176,26 @@ def vllm_settings(draft: Draft, source: str, target: str) -> str:
         config |= {"prompt_lookup_min": 1, "prompt_lookup_max": NgramDraft.longest}
     else:
         config = {"method": "draft_model", "model": source, "num_speculative_tokens": draft.best_sl}
-    return f"vllm serve {target} --speculative-config '{json.dumps(config)}'"
+    return shlex.join(["vllm", "serve", target, "--speculative-config", json.dumps(config)])
 
 
 # -- where other engines find the models ---------------------------------------------------------------
 
 
-def _installed(result: EvaluationResult) -> PairDescription | None:
-    """The pair that was evaluated, if it is installed."""
-    return next((one for one in embedded_pairs() if one.name == result.setting.pair), None)
-
-
-def _places(result: EvaluationResult, pair: PairDescription | None, anywhere: bool) -> tuple[str, dict[str, Path]]:
-    """Where the target is, and the folders of the drafts of an installed ``pair``."""
+def _places(
+    result: EvaluationResult, pair: PairDescription | None, draft: str, anywhere: bool
+) -> tuple[str, Path | None]:
+    """Where the target is, and the folder of the ``draft`` of an installed ``pair``; None: it has none."""
     if pair is None:  # a Hub id, or the last part of a folder that only its owner knows
         target = result.setting.target
-        return target if "/" in target else f"FOLDER/{target}", {}
-    record = read_record(pair.target)
-    folders = {name: Path(place) for name, place in pair.drafts.items()}
-    if not anywhere:
-        folders = {name: _unpacked_draft(folder, record) or folder for name, folder in folders.items()}
+        return target if "/" in target else f"FOLDER/{target}", None
+    record, folder = read_record(pair.target), Path(pair.drafts[draft]) if draft in pair.drafts else None
+    if folder is not None and not anywhere:
+        folder = _unpacked_draft(folder, record) or folder
     if record is None:
-        return _shown(Path(pair.target)), folders
+        return _shown(Path(pair.target)), folder
     here = not anywhere and record.unpacked.is_dir()
-    return str(record.unpacked) if here else record.card.removeprefix("https://huggingface.co/"), folders
+    return str(record.unpacked) if here else record.card.removeprefix("https://huggingface.co/"), folder
 
 
 def _unpacked_draft(folder: Path, record: GgufRecord | None) -> Path | None:

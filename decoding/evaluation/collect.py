@@ -19,14 +19,21 @@ from ..analysis.trees import Growth
 from ..comparison.chain import chain_of, grow_along
 from ..comparison.costs import Timer, measure_decision, smooth_costs
 from ..comparison.kept_texts import KeptTexts, quickest_lane
-from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
+from ..comparison.prepare import (
+    Prepared,
+    check_vocabulary,
+    load_heads_of,
+    make_limits,
+    prepare,
+    shared_vocabulary,
+)
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..files import digest_of, digest_of_files, safe_name
 from ..lookahead.base import TREE_CAP
 from ..lookahead.fitted import FOLDER
 from ..lookahead.lanes import parse_lane
-from ..loop.acceptance import make_rule
+from ..loop.acceptance import Greedy
 from ..loop.drafting import MODEL_FREE
 from ..records.json_lines import Lines
 from ..records.request import CompareRequest
@@ -150,14 +157,19 @@ class Collector:
     # -- costs
 
     def measure(self, lanes: Sequence[str], name: str) -> Steps:
-        """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``."""
+        """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``. The last
+        record has all: an evaluation of further policies adds the costs of theirs.
+        """
         lines = self._file(name, drafts=self._models(), heads=self._digests)
         if not lines.records:
             costs = yield from self._readings()
-            decision = yield from self._decisions(lanes, costs)
-            lines.add({"costs": to_plain(costs), "decision": decision})
-        record = lines.records[0]
-        self.costs = _read(_COSTS, {**record["costs"], "decision": record["decision"]})
+            lines.add({"costs": to_plain(costs), "decision": {}})
+        record = lines.records[-1]
+        costs = _read(_COSTS, {**record["costs"], "decision": record["decision"]})
+        if missing := [lane for lane in lanes if parse_lane(lane).policy not in costs.decision]:
+            costs.decision |= yield from self._decisions(missing, costs)
+            lines.add({"costs": record["costs"], "decision": costs.decision})
+        self.costs = costs
 
     def _readings(self) -> Generator[Progress, None, Costs]:
         """Measures the cost curves on several prompts; checks for cancellation before each round of passes."""
@@ -262,9 +274,11 @@ class Collector:
         return self._base.heads.get(draft, {})
 
     def _prepared(self, prompt: Prompt) -> Prepared:
-        ids = self.pair.encode_prompt(prompt.prompt, picture=prompt.picture)
+        encoded = self.pair.encode_prompt(prompt.prompt, picture=prompt.picture)
         request = replace(self._base.request, prompt=prompt.prompt, picture=prompt.picture)
-        return replace(self._base, request=request, prompt=ids, limits=make_limits(request, self.pair, len(ids)))
+        limits = make_limits(request, self.pair, len(encoded))
+        check_vocabulary(self._base.rule.vocab_size, encoded, limits)
+        return replace(self._base, request=request, prompt=encoded, limits=limits)
 
     def _usable(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The prompts that leave room for a text in the context. Raises UserError if none does."""
@@ -329,9 +343,8 @@ def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_toke
     request = CompareRequest(
         prompt=prompt.prompt, lanes=["autoregressive"], max_new_tokens=max_new_tokens, picture=prompt.picture
     )
-    prepared = prepare(request, pair)
-    rule = make_rule(request, shared_vocabulary(pair, list(drafts)), max_new_tokens)
-    return replace(prepared, rule=rule, heads={draft: load_heads_of(pair, draft) for draft in drafts})
+    rule = Greedy(shared_vocabulary(pair, list(drafts)))
+    return replace(prepare(request, pair), rule=rule, heads={draft: load_heads_of(pair, draft) for draft in drafts})
 
 
 def deadline(minutes: float | None) -> Callable[[], bool]:

@@ -201,24 +201,15 @@ class PolicyEvaluation(Evaluation):
         yield Progress("tables", "Tuning policies on the validation prompts", 0.0)
         lanes = self._lanes
         yield Progress("tables", "Computing the tables", 0.5)
-        samples, costs, heads = (
-            self.samples(self.test, self._draft),
-            self.collector.costs,
-            self.collector.heads(self._draft),
-        )
-        readings = self.readings()
-        validation = self.samples(self.validation, self._draft) if self._trees else []
-        yield EvaluationResult(
-            self.setting(self._draft, self._notes),
-            [
-                *policy_figures(lanes, samples, costs, heads, clock_table(readings, samples)),
-                *draft_figures(samples),
-                *sweep_figures(swept_lanes(heads, self._trees), samples, costs, heads),
-                *(tree_figures(lanes, validation, samples, costs, heads) if self._trees else ()),
-                *_texts_equal(self._draft, readings),
-            ],
-            lanes,
-        )
+        samples, readings = self.samples(self.test, self._draft), self.readings()
+        costs, heads = self.collector.costs, self.collector.heads(self._draft)
+        figures = policy_figures(lanes, samples, costs, heads, clock_table(readings, samples))
+        figures += draft_figures(samples)
+        figures += sweep_figures(swept_lanes(heads, self._trees), samples, costs, heads)
+        if self._trees:
+            figures += tree_figures(lanes, self.samples(self.validation, self._draft), samples, costs, heads)
+        figures += _texts_equal(self._draft, readings)
+        yield EvaluationResult(self.setting(self._draft, self._notes), figures, lanes)
 
 
 class DraftsEvaluation(Evaluation):

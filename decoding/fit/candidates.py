@@ -11,8 +11,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
-
 from ..analysis.tuning import Bench
 from ..analysis.whatif import Replay
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
@@ -21,11 +19,10 @@ from ..lookahead.ngrams import Ngrams
 from ..lookahead.spec import all_specs, learned_policies
 from ..records.trace import Costs
 from .calibration import Platt, along, figures, fit_platt, rescored
-from .data import Positions, rows_of, split_texts
+from .data import Positions
 from .training import Trained, Weights
 
 CAPS = (8, SL_CAP, SL_CAP_LEARNED)  # of SL_max
-HELD_OUT = 0.1  # share of the training texts on which only the loss is measured
 
 
 @dataclass(slots=True)
@@ -44,9 +41,7 @@ class Fitted:
 
     policy: str
     head: Head
-    weights: dict[str, np.ndarray]
-    architecture: dict[str, Any]
-    normalisation: dict[str, Any]
+    trained: Trained
     tuned: dict[str, Any]
     latency: float  # per token on validation, in target passes
     figures: dict[str, float]
@@ -70,13 +65,13 @@ class Calibrated:
 class Fitter:
     """How one policy is fitted.
 
-    ``train(positions, held out, n-grams, epochs, seed)`` gives its candidates with the names of their columns;
+    ``train(positions, n-grams, epochs, seed)`` gives its candidates with the names of their columns;
     ``calibrate(weights, platt)`` the weights with Platt's slope and bias folded into the last layer;
     ``provisional``: settings that a warm-up can run with;
     ``settings(candidate)`` what its head needs besides its cap and the lane's argument, which :func:`choose` finds.
     """
 
-    train: Callable[[Positions, Positions, Ngrams | None, int, int], Iterable[tuple[str, Trained]]]
+    train: Callable[[Positions, Ngrams | None, int, int], Iterable[tuple[str, Trained]]]
     calibrate: Callable[[Weights, Platt], Weights]
     provisional: dict[str, Any]
     settings: Callable[[Calibrated], dict[str, Any]] = lambda candidate: {}
@@ -101,12 +96,10 @@ def head_of(policy: str, trained: Trained, tuned: dict[str, Any] | None = None) 
 
 def train_candidates(positions: Positions, ngrams: Ngrams | None, epochs: int, seed: int) -> list[Candidate]:
     """Train every candidate of every policy. ``ngrams``: those that the positions' levels are of."""
-    trained_on, held_out = split_texts(int(positions.text.max()) + 1, HELD_OUT, seed)
-    train, held = rows_of(positions, trained_on), rows_of(positions, held_out)
     return [
         Candidate(policy, column, trained, head_of(policy, trained))
         for policy in fitted_policies()
-        for column, trained in fitter_of(policy).train(train, held, ngrams, epochs, seed)
+        for column, trained in fitter_of(policy).train(positions, ngrams, epochs, seed)
     ]
 
 
@@ -115,7 +108,7 @@ def choose(policy: str, candidates: Sequence[Candidate], recorded: list[Replay],
     found = [(one.candidate.column, _tune(one)) for one in _calibrate(candidates, policy, recorded, costs)]
     column, best = min(found, key=lambda item: item[1].latency)
     best.candidates = {name: one.latency for name, one in found}
-    best.architecture["chosen"] = column
+    best.trained.architecture |= {"chosen": column, "training_loss": round(best.trained.loss, 5)}
     return best
 
 
@@ -133,9 +126,7 @@ def _tune(one: Calibrated) -> Fitted:
     return Fitted(
         policy=policy,
         head=head_of(policy, trained, tuned),
-        weights=trained.weights,
-        architecture=trained.architecture | {"held_out_loss": round(trained.loss, 5)},
-        normalisation=trained.normalisation,
+        trained=trained,
         tuned=tuned,
         latency=round(latency, 5),
         figures=one.figures,
@@ -143,7 +134,8 @@ def _tune(one: Calibrated) -> Fitted:
 
 
 def _calibrate(candidates: Sequence[Candidate], policy: str, recorded: list[Replay], costs: Costs) -> list[Calibrated]:
-    found = []
+    draft, found = recorded[0].chain.draft, []
+    step = costs.draft_step[draft] or costs.start(1, draft)  # the only one of a draft that makes all guesses at once
     for one in candidates:
         if one.policy != policy:
             continue
@@ -155,7 +147,7 @@ def _calibrate(candidates: Sequence[Candidate], policy: str, recorded: list[Repl
             "log_loss_before_platt": figures(scores, held)["log_loss"],
             "platt_slope": round(platt.slope, 4),
             "platt_bias": round(platt.bias, 4),
-            "decision_over_c": round(costs.decision[one.column] / costs.draft_step[recorded[0].chain.draft], 4),
+            "decision_over_c": round(costs.decision[one.column] / step, 4),
         }
         trained = replace(one.trained, weights=fitter_of(policy).calibrate(one.trained.weights, platt))
         found.append(Calibrated(one, trained, chains, Bench(chains, priced), priced, measured))

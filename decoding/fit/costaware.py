@@ -35,54 +35,50 @@ FLAT_FROM = (8, 16, LONGEST + 1)  # the chance after repetitions of that length 
 THRESHOLDS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, *np.round(np.arange(0.4, 0.81, 0.05), 3), 0.9, 1.0)
 
 
-def _train(
-    train: Positions, held: Positions, ngrams: Ngrams | None, epochs: int, seed: int
-) -> Iterator[tuple[str, Trained]]:
-    heads = [(f"costaware {feature}", train_table(train, held, feature, WIDTH, epochs, seed)) for feature in LEADS]
+def _train(positions: Positions, ngrams: Ngrams | None, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
+    heads = [(f"costaware {feature}", train_table(positions, feature, WIDTH, epochs, seed)) for feature in LEADS]
     if ngrams is not None:
         for features in FEATURES_OF_NETWORKS:
-            trained = train_network(train, held, ngrams, features, NETWORK_WIDTH, NETWORK_EPOCHS * epochs, seed)
+            trained = train_network(positions, ngrams, features, NETWORK_WIDTH, NETWORK_EPOCHS * epochs, seed)
             heads.append((f"costaware n-grams {' '.join(features)}", trained))
     for name, trained in heads:
         for run in FLAT_FROM:
             yield f"{name} flat from {run}" if run <= LONGEST else name, flatten(trained, run)
 
 
-def train_table(train: Positions, held: Positions, feature: str, width: int, epochs: int, seed: int) -> Trained:
+def train_table(positions: Positions, feature: str, width: int, epochs: int, seed: int) -> Trained:
     """A small network on (lead, evidence of repetition); its logits are tabulated."""
-    inputs, held_inputs = (_inputs(one.evidence, [leads_of(feature, getattr(one, feature))]) for one in (train, held))
-    net = train_two_layers(inputs, train.match, held_inputs, held.match, width, nn.SiLU(), epochs, seed, "costaware")
+    inputs = _inputs(positions.evidence, [leads_of(feature, getattr(positions, feature))])
+    net = train_two_layers(inputs, positions.match, width, nn.SiLU(), epochs, seed, "costaware")
     points = LOWEST + np.arange(N_POINTS) / POINTS_PER_UNIT
     grid = _inputs(np.repeat(np.arange(N_EVIDENCE), N_POINTS), [np.tile(points, N_EVIDENCE)])
     table = net.logits(grid).reshape(N_EVIDENCE, N_POINTS)
-    weights = {"table": table.astype(np.float32), "alone": _logits_by_run(train)}
+    weights = {"table": table.astype(np.float32), "alone": _logits_by_run(positions)}
     architecture = {"feature": feature, "width": width, "epochs": epochs}
     return Trained(weights, net.loss, architecture, net.normalisation("into the table"))
 
 
 def train_network(
-    train: Positions, held: Positions, ngrams: Ngrams, features: Sequence[str], width: int, epochs: int, seed: int
+    positions: Positions, ngrams: Ngrams, features: Sequence[str], width: int, epochs: int, seed: int
 ) -> Trained:
     """A network on the leads of these features, the evidence of repetition and the levels of n-grams."""
-    inputs, held_inputs = (
-        _inputs(one.evidence, [leads_of(name, getattr(one, name)) for name in features], one.levels)
-        for one in (train, held)
-    )
-    net = train_two_layers(inputs, train.match, held_inputs, held.match, width, nn.ReLU(), epochs, seed, "costaware")
+    leads = [leads_of(name, getattr(positions, name)) for name in features]
+    inputs = _inputs(positions.evidence, leads, positions.levels)
+    net = train_two_layers(inputs, positions.match, width, nn.ReLU(), epochs, seed, "costaware")
     first, last = net.folded()
-    weights = {"first": first, "last": last, "alone": _logits_by_run(train), "ngrams": ngrams.packed}
+    weights = {"first": first, "last": last, "alone": _logits_by_run(positions), "ngrams": ngrams.packed}
     architecture = {"features": list(features), "width": width, "epochs": epochs}
     return Trained(weights, net.loss, architecture, net.normalisation("into the first layer"))
 
 
-def _logits_by_run(train: Positions) -> np.ndarray:
+def _logits_by_run(positions: Positions) -> np.ndarray:
     """Logit of the chance that a token holds which continues a repetition of r tokens, r = 0 .. LONGEST [float32].
 
     Isotonic regression over r, with Laplace smoothing so that no chance is 0 or 1.
     """
-    agreeing = train.evidence <= LONGEST
-    held = np.bincount(train.evidence[agreeing], train.match[agreeing], LONGEST + 1)
-    seen = np.bincount(train.evidence[agreeing], minlength=LONGEST + 1)
+    agreeing = positions.evidence <= LONGEST
+    held = np.bincount(positions.evidence[agreeing], positions.match[agreeing], LONGEST + 1)
+    seen = np.bincount(positions.evidence[agreeing], minlength=LONGEST + 1)
     chance = isotonic_regression((held + 1.0) / (seen + 2.0), sample_weight=seen + 2.0)
     return np.log(chance / (1.0 - chance)).astype(np.float32)
 

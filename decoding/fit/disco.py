@@ -1,4 +1,4 @@
-"""How DISCO is fitted: FFNs against hard and soft labels; where it may trust a token unseen."""
+"""How DISCO is fitted: FFNs on probabilities and on their logarithms; where it may trust a token unseen."""
 
 from __future__ import annotations
 
@@ -17,33 +17,24 @@ from .candidates import Calibrated, Fitter
 from .data import Positions
 from .training import Trained, Weights, scaled_row, train_two_layers
 
-Labels = str  # "hard": accepted or not; "soft": 1 - TV
-
-VARIANTS = [(32, "hard", False), (32, "soft", False), (32, "hard", True), (32, "soft", True)]  # width, labels, logs
+WIDTH = 32
 SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # of p, from which on DISCO may trust a token unseen
 CHANGED = 1e-3  # of decisions, at most, by that
 
 
-def _train(
-    train: Positions, held: Positions, ngrams: Ngrams | None, epochs: int, seed: int
-) -> Iterator[tuple[str, Trained]]:
-    for width, labels, logs in VARIANTS:
-        column = f"disco {width} {labels}" + (" of logarithms" if logs else "")
-        yield column, train_disco(train, held, width, labels, epochs, seed, logs)
+def _train(positions: Positions, ngrams: Ngrams | None, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
+    for inputs in ("probabilities", "logarithms"):
+        yield f"disco on {inputs}", train_disco(positions, WIDTH, inputs, epochs, seed)
 
 
-def train_disco(
-    train: Positions, held: Positions, width: int, labels: Labels, epochs: int, seed: int, logs: bool = False
-) -> Trained:
-    """FFN 12 -> width -> 1 (ReLU), cross-entropy against hard or soft labels; inputs are the top-10 probabilities or
-    their ``logs``.
+def train_disco(positions: Positions, width: int, read: str, epochs: int, seed: int) -> Trained:
+    """FFN 12 -> width -> 1 (ReLU), cross-entropy against accepted or not. ``read``: the top-10 "probabilities" or their
+    "logarithms".
     """
-    labelled = train.match if labels == "hard" else train.overlap
-    inputs, held_inputs = _disco_inputs(train, logs), _disco_inputs(held, logs)
-    net = train_two_layers(inputs, labelled, held_inputs, held.match, width, nn.ReLU(), epochs, seed, "disco")
+    inputs = _disco_inputs(positions, logs=read == "logarithms")
+    net = train_two_layers(inputs, positions.match, width, nn.ReLU(), epochs, seed, "disco")
     first, second = (layer.astype(np.float32) for layer in net.folded())
-    read = "logarithms" if logs else "probabilities"
-    architecture = {"layers": 2, "width": width, "labels": labels, "inputs": read, "epochs": epochs}
+    architecture = {"layers": 2, "width": width, "inputs": read, "epochs": epochs}
     weights = {"first": first, "second": second}
     return Trained(weights, net.loss, architecture, net.normalisation("into the first layer"))
 

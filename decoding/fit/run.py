@@ -38,7 +38,7 @@ from ..loop.acceptance import Greedy
 from ..records.request import CompareRequest
 from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
-from .data import Collector, LiveCollector, ParallelCollector, Positions
+from .data import Collector, Positions
 from .texts import FitOptions, Progress, Texts, write_texts
 
 COST_PROMPTS = 3
@@ -78,7 +78,9 @@ def fit(
     for draft, folder in zip(drafts, folders, strict=True):
         job = _Job(pair, draft, options, progress, cancelled)
         policies = [] if only_chains else _fit_draft(job, texts)
-        _write(folder, policies)
+        with _writing(folder):
+            for policy in policies:
+                write_policy(folder, policy)
         job.ship_chains(folder, texts["validation"])
         found.append(Fit(draft, folder, policies, perf_counter() - began))
         began = perf_counter()
@@ -107,12 +109,13 @@ class _Job:
         self.pair, self.draft, self.options = pair, draft, options
         self._cancelled = cancelled
         self.progress = lambda message, fraction: progress(f"{draft}: {message}", fraction)
-        self._vocab = shared_vocabulary(pair, [draft])
         self.ngrams = read_ngrams(pair.draft_folders[draft])
 
     def collect(self, texts: Texts) -> Positions:
         """The draft's guesses at all positions of the training texts."""
-        collector = self._collector()
+        rule = Greedy(shared_vocabulary(self.pair, [self.draft]))
+        source = make_draft(self.pair, self.draft, rule, ALL_FEATURES)
+        collector = Collector(self.pair.target, source, self.ngrams)
         for number, (prompt, text) in enumerate(texts):
             self._check()
             self.progress("reading the texts", number / len(texts))
@@ -125,13 +128,6 @@ class _Job:
         if not 0.0 < positions.match.mean() < 1.0:
             raise UserError("The draft is always right or always wrong on these texts: there is nothing to learn.")
         return positions
-
-    def _collector(self) -> Collector:
-        target, model = self.pair.target, self.pair.draft(self.draft)
-        if abilities_of(self.pair, self.draft).text_only:
-            return ParallelCollector(target, model, self._vocab, self.options.seed, self.ngrams)
-        source = make_draft(self.pair, self.draft, Greedy(self._vocab), ALL_FEATURES)
-        return LiveCollector(target, source, self._vocab, self.ngrams)
 
     def record(self, texts: Texts, heads: Mapping[str, Head]) -> list[Replay]:
         """Chains along the validation texts.
@@ -232,13 +228,13 @@ def _file(
         target_fingerprint=job.pair.target.info.fingerprint,
         draft_fingerprint=job.pair.draft(job.draft).info.fingerprint,
         features=sorted(fitted.head.needs),
-        architecture=fitted.architecture,
-        normalisation=fitted.normalisation,
+        architecture=fitted.trained.architecture,
+        normalisation=fitted.trained.normalisation,
         tuned=fitted.tuned,
         data=data,
         metrics=metrics | yardsticks | {"candidates": fitted.candidates},
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        weights=fitted.weights,
+        weights=fitted.trained.weights,
     )
 
 
@@ -262,12 +258,6 @@ def _folder(pair: Pair, draft: str) -> Path:
             "Download it and give its folder with --draft."
         )
     return folder / FOLDER
-
-
-def _write(folder: Path, policies: list[PolicyFile]) -> None:
-    with _writing(folder):
-        for policy in policies:
-            write_policy(folder, policy)
 
 
 def _writing(folder: Path) -> AbstractContextManager[None]:

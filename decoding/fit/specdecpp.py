@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import torch
@@ -14,25 +15,17 @@ from ..lookahead.specdecpp import HINGES, hinged
 from .calibration import Platt
 from .candidates import Fitter
 from .data import Positions
-from .training import Trained, Weights, loss_of, scaled_row, train_net
+from .training import Trained, Weights, scaled_row, train_net
 
 REJECTED_WEIGHT = 6.0  # w_rej
-VARIANTS = [  # context, depth D, feature whose lead the head sees
-    ("mixed", 3, None),
-    ("clean", 0, None),
-    ("clean", 1, None),
-    *(("clean", depth, feature) for depth in (0, 1, 3) for feature in LEADS),
-]
+VARIANTS = [*product((0, 1, 3), (None, *LEADS))]  # depth D, feature whose lead the head sees
 MOST_EPOCHS = 5  # more epochs overfit the training texts
 
 
-def _train(
-    train: Positions, held: Positions, ngrams: Ngrams | None, epochs: int, seed: int
-) -> Iterator[tuple[str, Trained]]:
-    for context, depth, feature in VARIANTS:
-        column = f"specdecpp {context} D={depth}" + (f" with {feature}" if feature else "")
-        rounds = min(epochs, MOST_EPOCHS)
-        yield column, train_specdecpp(train, held, context, depth, feature, REJECTED_WEIGHT, rounds, seed)
+def _train(positions: Positions, ngrams: Ngrams | None, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
+    for depth, feature in VARIANTS:
+        column = f"specdecpp D={depth}" + (f" with {feature}" if feature else "")
+        yield column, train_specdecpp(positions, depth, feature, min(epochs, MOST_EPOCHS), seed)
 
 
 class ResidualHead(nn.Module):
@@ -55,30 +48,21 @@ class ResidualHead(nn.Module):
         return self.out(x) if self.lead is None else self.out(x) + self.lead(inputs[:, self.size :])
 
 
-def train_specdecpp(
-    train: Positions,
-    held: Positions,
-    context: str,
-    depth: int,
-    feature: str | None,
-    weight: float,
-    epochs: int,
-    seed: int,
-) -> Trained:
-    """A head on hidden states of guesses in a "mixed" (published) or "clean" context; ``weight`` is that of rejections.
+def train_specdecpp(positions: Positions, depth: int, feature: str | None, epochs: int, seed: int) -> Trained:
+    """A head on the draft's states with its guesses as inputs; with a ``feature`` it also sees the guesses' leads.
 
-    With a ``feature``, the head also sees the guesses' leads.
+    As published, a rejected guess weighs REJECTED_WEIGHT times as much. The published head has depth 3 and no leads. It
+    learns from states that follow a mixture of the draft's and the target's tokens, which no lane has.
     """
-    if context == "mixed":
-        train, held = train.take(np.flatnonzero(train.judged)), held.take(np.flatnonzero(held.judged))
-    states = getattr(train, context).astype(np.float32)
+    states = positions.hidden.astype(np.float32)
     scale = np.float32(states.std() + 1e-6)
-    inputs, held_inputs = (_specdecpp_inputs(one, context, scale, feature) for one in (train, held))
+    inputs = states / scale
+    if feature is not None:
+        inputs = np.hstack([inputs, hinged(feature, getattr(positions, feature))])
     torch.manual_seed(seed)
     net = ResidualHead(states.shape[1], depth, feature is not None)
-    weights = np.where(train.match > 0.5, 1.0, weight).astype(np.float32)
-    train_net(net, inputs, train.match, weights, epochs, 1e-3, "specdecpp", decay=0.3)
-    loss = loss_of(net, held_inputs, held.match, "specdecpp")
+    weights = np.where(positions.match > 0.5, 1.0, REJECTED_WEIGHT).astype(np.float32)
+    loss = train_net(net, inputs, positions.match, weights, epochs, 1e-3, "specdecpp", decay=0.3)
     out = net.out.weight.detach().numpy()[0]
     found = {
         "bias": net.block.bias.detach().numpy().copy(),
@@ -89,20 +73,8 @@ def train_specdecpp(
         found["block"] = net.block.weight.detach().numpy().copy()
     if net.lead is not None:
         found["lead"] = net.lead.weight.detach().numpy()[0].astype(np.float32)
-    architecture = {
-        "depth": depth,
-        "shared": True,
-        "context": context,
-        "feature": feature,
-        "w_rej": weight,
-        "epochs": epochs,
-    }
+    architecture = {"depth": depth, "shared": True, "feature": feature, "w_rej": REJECTED_WEIGHT, "epochs": epochs}
     return Trained(found, loss, architecture, {"scale": float(scale)})
-
-
-def _specdecpp_inputs(positions: Positions, context: str, scale: np.float32, feature: str | None) -> np.ndarray:
-    states = getattr(positions, context).astype(np.float32) / scale
-    return states if feature is None else np.hstack([states, hinged(feature, getattr(positions, feature))])
 
 
 def _calibrate(weights: Weights, platt: Platt) -> Weights:

@@ -20,7 +20,7 @@ Weights = dict[str, np.ndarray]
 
 @dataclass(slots=True)
 class Trained:
-    """Weights of one head by name, and the loss on held-out texts."""
+    """Weights of one head by name, and the mean loss of the last epoch."""
 
     weights: Weights
     loss: float
@@ -37,7 +37,7 @@ def scaled_row(row: np.ndarray, platt: Platt) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class TwoLayers:
-    """A network with one hidden layer whose inputs are normalised by ``mean`` and ``std``, and its held-out loss."""
+    """A network with one hidden layer whose inputs are normalised by ``mean`` and ``std``; the last epoch's loss."""
 
     net: nn.Sequential
     mean: np.ndarray
@@ -62,20 +62,17 @@ class TwoLayers:
 def train_two_layers(
     inputs: np.ndarray,
     labels: np.ndarray,
-    held_inputs: np.ndarray,
-    held_labels: np.ndarray,
     width: int,
     activation: nn.Module,
     epochs: int,
     seed: int,
     policy: str,
 ) -> TwoLayers:
-    """Trains on ``inputs`` [n, features] and ``labels`` [n]; the loss is measured on the held-out ones."""
+    """Trains on ``inputs`` [n, features] and ``labels`` [n]."""
     mean, std = inputs.mean(0), inputs.std(0) + 1e-4
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(inputs.shape[1], width), activation, nn.Linear(width, 1))
-    train_net(net, (inputs - mean) / std, labels, None, epochs, 3e-3, policy)
-    return TwoLayers(net, mean, std, loss_of(net, (held_inputs - mean) / std, held_labels, policy))
+    return TwoLayers(net, mean, std, train_net(net, (inputs - mean) / std, labels, None, epochs, 3e-3, policy))
 
 
 def _with_bias(layer: nn.Module) -> np.ndarray:
@@ -115,22 +112,9 @@ def train_net(
             scheduler.step()
             total, seen = total + loss.item(), seen + 1
         total /= max(1, seen)
-        _check_finite(total, policy)
+        if not math.isfinite(total):
+            raise UserError(
+                f"Training the policy {policy} diverged (its loss is {total}); nothing was written. "
+                "Fit again with more prompts or another seed."
+            )
     return total
-
-
-def loss_of(net: nn.Module, inputs: np.ndarray, labels: np.ndarray, policy: str) -> float:
-    """Mean cross-entropy. Raises UserError where it is NaN."""
-    with torch.inference_mode():
-        logits = net(torch.from_numpy(np.ascontiguousarray(inputs)))[:, 0]
-        loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(labels.astype(np.float32))).item()
-    _check_finite(loss, policy)
-    return loss
-
-
-def _check_finite(loss: float, policy: str) -> None:
-    if not math.isfinite(loss):
-        raise UserError(
-            f"Training the policy {policy} diverged (its loss is {loss}); nothing was written. "
-            "Fit again with more prompts or another seed."
-        )
