@@ -28,12 +28,12 @@ def explained(what: str) -> Iterator[None]:
 @contextmanager
 def readable(what: str, instead: str) -> Iterator[None]:
     """Turns whatever a library raises for a broken file into a UserError: ``what`` failed, as the beginning of a
-    sentence, the reason, and what to do ``instead``. UserErrors and lack of memory stay what they are.
+    sentence, the reason, and what to do ``instead``. UserErrors, a stop and lack of memory stay what they are.
     """
     try:
         yield
     except Exception as error:  # a broken file fails in any way
-        if isinstance(error, UserError) or is_out_of_memory(error):
+        if isinstance(error, UserError | Cancelled) or is_out_of_memory(error):
             raise
         raise UserError(f"{what} ({first_line(error)}): {instead}.") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..lookahead.lanes import spec_of
+from ..lookahead.lanes import parse_lane, spec_of
 from ..records.text import counted
 from ..records.trace import Costs, Run, Trace
 from .metrics import predicted_cost, speedup, speedups
@@ -75,11 +75,10 @@ def _against_its_costs(run: Run, trace: Trace, own: Costs) -> str:
 
 def _name(lane: str) -> str:
     """A lane in words, "Confidence 0.4 · small"; as it is written if this version lacks its policy."""
-    spec = spec_of(lane)
-    if spec is None:
+    if spec_of(lane) is None:
         return lane
-    head, _, argument = lane.partition(":")
-    return f"{spec.title} {argument}".strip() + (f" · {head.rpartition('/')[0]}" if "/" in head else "")
+    read = parse_lane(lane)
+    return " ".join(filter(None, (read.spec.title, read.argument))) + (f" · {read.draft}" if read.draft else "")
 
 
 def wavering(run: Run, trace: Trace) -> tuple[float, float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -31,10 +31,6 @@ def _setting(name: str) -> Any:
     return Field(description=SETTINGS[name].help)
 
 
-def _range(low: int, high: int, help: str) -> Any:
-    return Field(ge=low, le=high, description=help)
-
-
 @dataclass(slots=True)
 class EvaluationOptions:
     """One evaluation; the command line offers each field with its description.
@@ -44,7 +40,7 @@ class EvaluationOptions:
     the prompts that did not fit. ``draft_name`` "" is the pair's default.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     pair: Annotated[Short, _setting("pair")] = ""
     target: Annotated[ModelPath, _setting("target")] = ""
     draft: Annotated[ModelPath, Field(description="With --target: its draft. Without: one of the pair's.")] = ""
@@ -54,15 +50,15 @@ class EvaluationOptions:
     suite: Annotated[Short, Field(description="Suites, joined by commas (see `suites list`), all, or papers.")] = "all"
     split: Annotated[Short, Field(description="The reported split.")] = "test"
     limit: Annotated[
-        int | None, _range(1, 100_000, "Number of prompts of the split, taken from the suites in turn; default: all.")
+        int | None, Field(description="Number of prompts of the split, taken from the suites in turn; default: all.")
     ] = None
-    validation_limit: Annotated[int | None, _range(1, 100_000, "Validation prompts; default: same as --limit.")] = None
+    validation_limit: Annotated[int | None, Field(description="Validation prompts; default: same as --limit.")] = None
     lanes: Annotated[list[Short], Field(max_length=64)] = field(default_factory=default_lanes)
-    max_new_tokens: Annotated[int, _range(2, 4096, SETTINGS["max_new_tokens"].help)] = 128
-    clock_prompts: Annotated[int, _range(0, 100_000, "Number of prompts that are also timed.")] = 40
-    repeats: Annotated[int, _range(1, 50, "Timed runs of each of them.")] = 2
-    minutes: Annotated[float | None, _range(0, 10_000, "Stop timing after this many minutes.")] = 10.0
-    chain_minutes: Annotated[float | None, _range(0, 10_000, "Minutes for collecting texts; default: no limit.")] = None
+    max_new_tokens: Annotated[int, _setting("max_new_tokens")] = 128
+    clock_prompts: Annotated[int, Field(description="Number of prompts that are also timed.")] = 40
+    repeats: Annotated[int, Field(description="Timed runs of each of them.")] = 2
+    minutes: Annotated[float | None, Field(description="Stop timing after this many minutes.")] = 10.0
+    chain_minutes: Annotated[float | None, Field(description="Minutes for collecting texts; default: no limit.")] = None
     draft_name: Short = ""
     drafts: Annotated[Short, Field(description="all: compare all drafts of the pair.")] = ""
 
@@ -71,19 +67,31 @@ _ADAPTER = TypeAdapter(EvaluationOptions)
 
 
 def options_from_dict(data: dict[str, Any]) -> EvaluationOptions:
-    """Options from a form or from another machine. Raises UserError with a sentence for those that cannot run."""
+    """Options from a form or from another machine. Raises UserError."""
     try:
-        options = _ADAPTER.validate_json(json.dumps(data))
+        return check_options(_ADAPTER.validate_json(json.dumps(data)))
     except TypeError as error:
         raise UserError("The options of an evaluation must be plain data: text, numbers and lists.") from error
     except ValidationError as error:
         raise UserError(f"These options of an evaluation are invalid: {first_fault(error)}") from error
+
+
+def check_options(options: EvaluationOptions) -> EvaluationOptions:
+    """Raises UserError with a sentence for options that cannot run."""
     suite_names(options.suite)
     if options.split not in SPLITS:
         raise UserError(f"There is no split '{options.split[:40]}': choose one of {', '.join(SPLITS)}.")
     check_format(options)
     if options.drafts not in ("", "all"):
         raise UserError("Drafts can be 'all', or be left out to evaluate the policies with one draft.")
+    _check_count("The limit", options.limit, 1, 100_000, optional=True)
+    _check_count("The limit of validation prompts", options.validation_limit, 1, 100_000, optional=True)
+    _check_count("The number of new tokens", options.max_new_tokens, 2, 4096)
+    _check_count("The number of clock prompts", options.clock_prompts, 0, 100_000)
+    _check_count("The number of repeats", options.repeats, 1, 50)
+    for minutes in (options.minutes, options.chain_minutes):
+        if minutes is not None and not 0.0 <= minutes <= 10_000:
+            raise UserError(f"Minutes must be a number from 0 to 10000, not {minutes}.")
     if not options.lanes:
         raise UserError("No lane was named: leave the lanes out to evaluate all policies.")
     for lane in options.lanes:
@@ -92,6 +100,8 @@ def options_from_dict(data: dict[str, Any]) -> EvaluationOptions:
     return options
 
 
-def check_options(options: EvaluationOptions) -> EvaluationOptions:
-    """Raises UserError with a sentence for options that cannot run."""
-    return options_from_dict(asdict(options))
+def _check_count(name: str, value: int | None, low: int, high: int, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UserError(f"{name} must be a whole number from {low} to {high:,}, not {value}.")

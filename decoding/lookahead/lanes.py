@@ -87,7 +87,7 @@ def stand_in(lane: Lane) -> str:
 
 def spec_of(text: str) -> PolicySpec | None:
     """The spec of a recorded lane's policy; None if this version has no such policy."""
-    return all_specs().get(re.split("[:#]", text.rpartition("/")[2])[0])
+    return all_specs().get(re.split("[:#]", text)[0].rpartition("/")[2])
 
 
 def is_usable(text: str) -> bool:
