@@ -172,8 +172,7 @@ def _headed(event: Event) -> Event:
     """ "started" with each lane's heading and the prompt's end, which the player shows."""
     settings, lanes = event.data["settings"], [lane_heading(lane) for lane in event.data["lanes"]]
     prompt = prompt_end(settings["prompt"], is_asked(settings["chat"], event.data["pair"]["name"]))
-    known = {"lanes": lanes, "prompt": prompt, "repeats": settings["repeats"]}
-    return Event(event.run, event.seq, "started", known)
+    return Event(event.run, event.seq, "started", {"lanes": lanes, "prompt": prompt})
 
 
 def delta_of(kind: str, **data: Any) -> str:

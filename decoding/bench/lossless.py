@@ -1,24 +1,17 @@
-"""The lossless check: every policy and SL cap against transformers' own greedy generation, in float32.
-
-It decodes each prompt about 200 times, with models that compute equal passes only once (:func:`remembering`).
-"""
+"""The lossless check: every policy and SL cap against transformers' own greedy generation, in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from ..comparison.assemble import NEAR_TIE, difference, top_gap
 from ..comparison.chain import record_chain
-from ..comparison.prepare import abilities_of, load_heads_of, make_draft, shared_vocabulary
-from ..engines.base import CachedModel
-from ..engines.cuda import CudaModel
-from ..engines.inputs import Branches, EncodedPrompt, already_in_place
+from ..comparison.prepare import load_heads_of, make_draft, shared_vocabulary
+from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
 from ..lookahead.base import LaneContext, LookaheadPolicy
 from ..lookahead.fitted import make_policy
@@ -83,9 +76,9 @@ def check_lossless(
         pair: loaded in the reference's number format. reference: prompt, token limit -> the expected text.
         so_far: counts of earlier prompts, which are skipped; the others are added to it.
 
-    Yields the same Counts after each prompt. Passes that are the same to the last token are computed once.
+    Yields the same Counts after each prompt.
     """
-    checker = _Checker(remembering(pair), max_new_tokens)
+    checker = _Checker(pair, max_new_tokens)
     counts = so_far or Counts()
     for number, prompt in enumerate(prompts[counts.prompts :], counts.prompts):
         expected = reference(prompt, max_new_tokens)
@@ -206,134 +199,3 @@ def transformers_reference(folder: Path) -> Callable[[EncodedPrompt, int], Text]
         return Text(new.tolist(), [top_gap(row[0].numpy()) for row in out.logits])
 
     return write
-
-
-class _Step(NamedTuple):
-    """One change of a cache: a pass over ``ids``, or without them a rewind to the first tokens and ``rows``.
-
-    ``first``: the first row that it wrote; ``length``: that of the cache after it; ``branches``: the trunk and the
-    paths of ``ids`` in a tree.
-    """
-
-    first: int
-    length: int
-    ids: tuple[int, ...] = ()
-    branches: tuple[int, tuple[tuple[int, ...], ...]] | None = None
-    rows: tuple[int, ...] = ()
-
-
-class RememberingModel(CachedModel):
-    """Answers a pass from memory if exactly the same pass was computed before.
-
-    The content of a cache follows from the passes that wrote it. If they are the same, tokens rejected on the way
-    included, then the next pass has the same result to the bit and is not computed again. The same text written by
-    other passes is *not* the same: whether their results agree is what a lossless check asks.
-    """
-
-    def __init__(self, model: CachedModel, first_choices: int | None = None) -> None:
-        """``first_choices``: of each row only the first choice among so many ids is kept, which is all that a greedy
-        rule needs of a target, and not its logits (a fifth of a megabyte).
-        """
-        self._model, self._first_choices = model, first_choices
-        self.info, self.max_length, self.hidden_size = model.info, model.max_length, model.hidden_size
-        self.vocab_size, self.head_ids, self.can_branch = model.vocab_size, model.head_ids, model.can_branch
-        self.kept_layers: tuple[int, ...] = ()
-        self.last_states: tuple[torch.Tensor, ...] = ()
-        self._begin(0)
-
-    def _begin(self, length: int) -> None:
-        """Forgets all passes; ``length`` tokens are in the cache."""
-        self._root = length
-        self._steps: list[_Step] = []  # what the caller did
-        self._done: list[_Step] = []  # what ``_model`` did
-        self._memory: dict[tuple, tuple[torch.Tensor, tuple[torch.Tensor, ...], np.ndarray | None]] = {}
-
-    @property
-    def length(self) -> int:  # type: ignore[override]
-        return self._length_of(self._steps)
-
-    def _length_of(self, steps: Sequence[_Step]) -> int:
-        return steps[-1].length if steps else self._root
-
-    def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
-        self._model.kept_layers = self.kept_layers
-        logits = self._model.prefill(prompt)
-        self.last_states, self.head_ids = self._model.last_states, self._model.head_ids
-        self._begin(len(prompt))
-        return logits
-
-    def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
-        in_place = already_in_place(length, rows)
-        length, rows = length + in_place, rows[in_place:]
-        if length < self._root:
-            self._model.rewind(length)
-            self._begin(length)
-        while self._steps and self._steps[-1].first >= length and not rows:  # it left no trace
-            self._steps.pop()
-        if rows or self.length > length:
-            self._steps.append(_Step(length, length + len(rows), rows=tuple(rows)))
-
-    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        place = None if branches is None else (branches.trunk, tuple(map(tuple, branches.paths)))
-        step = _Step(self.length, self.length + len(ids), tuple(ids), place)
-        key = (self.kept_layers, tuple(self._steps), step)
-        if key not in self._memory:
-            self._memory[key] = self._compute(step)
-        self._steps.append(step)
-        answer, self.last_states, self.head_ids = self._memory[key]
-        return self._restored(answer)
-
-    def _compute(self, step: _Step) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], np.ndarray | None]:
-        self._catch_up()
-        self._model.kept_layers = self.kept_layers
-        logits = self._do(step)
-        states = tuple(one.clone() for one in self._model.last_states)
-        return self._kept(logits), states, self._model.head_ids
-
-    def _kept(self, logits: torch.Tensor) -> torch.Tensor:
-        if self._first_choices is None:
-            return logits.clone()
-        return logits[:, : self._first_choices].argmax(1, keepdim=True).cpu()
-
-    def _restored(self, kept: torch.Tensor) -> torch.Tensor:
-        """Logits [n, vocab]; where only first choices were kept, 1 for them and 0 elsewhere."""
-        if self._first_choices is None:
-            return kept
-        return torch.zeros(len(kept), self._first_choices).scatter_(1, kept, 1.0)
-
-    def _catch_up(self) -> None:
-        """Brings ``_model`` to the caller's state, with the passes that were answered from memory."""
-        same = next((i for i, (one, other) in enumerate(zip(self._steps, self._done)) if one != other), None)
-        common = min(len(self._steps), len(self._done)) if same is None else same
-        while any(step.first < self._length_of(self._done[:common]) for step in self._done[common:]):
-            common -= 1  # what was there after that step has been overwritten since
-        self._model.rewind(self._length_of(self._done[:common]))
-        del self._done[common:]
-        for step in self._steps[common:]:
-            self._do(step)
-
-    def _do(self, step: _Step) -> Any:
-        """Repeats one step on ``_model``; the logits of a pass."""
-        self._done.append(step)
-        if not step.ids:
-            return self._model.rewind(step.first, step.rows)
-        if step.branches is None:
-            return self._model.extend(list(step.ids))
-        trunk, paths = step.branches
-        return self._model.extend(list(step.ids), Branches(trunk, list(map(list, paths))))
-
-
-def remembering(pair: Pair) -> Pair:
-    """The same pair with a memory for target and default draft; unchanged if their greedy work stays on a device.
-
-    A draft that reads hidden states has none: its guesses depend on more than its tokens.
-    """
-    if isinstance(pair.target, CudaModel):
-        return pair
-    return replace(
-        pair,
-        target=RememberingModel(pair.target, shared_vocabulary(pair, [pair.default_draft])),
-        load_draft=lambda name: (
-            RememberingModel(pair.draft(name)) if abilities_of(pair, name).text_only else pair.draft(name)
-        ),
-    )

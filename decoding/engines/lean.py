@@ -362,11 +362,8 @@ class LeanModel(CachedModel):
         hypot(|x|, sqrt(size * eps)) adds its epsilon.
         """
         size = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
-        return torch.mul(
-            torch.div(x, torch.hypot(size, self._epsilon if epsilon is None else epsilon)),
-            weight,
-            out=torch.empty_like(x),
-        )
+        scaled = torch.div(x, size.hypot_(self._epsilon if epsilon is None else epsilon))
+        return scaled.mul_(weight) if x.dtype == torch.float32 else torch.mul(scaled, weight, out=torch.empty_like(x))
 
     def _attend(
         self, block: Block, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan

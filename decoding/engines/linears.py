@@ -199,5 +199,5 @@ def fits_half(weight: torch.Tensor) -> bool:
 
 
 def padded_to(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """``x`` [n, in] and copies of its first row, [rows, in]."""
-    return torch.cat([x, x[:1].expand(rows - x.shape[0], -1)])
+    """``x`` [n, in] and copies of its first row, [rows, in]; of a single row a view."""
+    return x.expand(rows, -1) if x.shape[0] == 1 else torch.cat([x, x[:1].expand(rows - x.shape[0], -1)])
