@@ -260,6 +260,7 @@ NO_PAIR = "mine/pair.json does not describe a pair"
         ({"draft_weights": ["a"]}, f"{NO_PAIR}: at draft_weights"),
         ({"draft_weights": True}, f"{NO_PAIR}: at draft_weights"),
         ({"name": "../x"}, f"{NO_PAIR}: at name"),
+        ({"drafts": {"a": "a", "ngram": "b"}}, "ngram is the name of a draft that every pair has"),
     ],
 )
 def test_a_broken_description_is_a_sentence(tmp_path, broken, words):

@@ -81,6 +81,8 @@ class _PairFile(BaseModel):
         for name in (self.default_draft, *self.weights()):
             if name not in self.drafts:
                 raise ValueError(f"{name} is not among its drafts")
+        for name in MODEL_FREE.keys() & self.drafts.keys():
+            raise ValueError(f"{name} is the name of a draft that every pair has")
         return self
 
     def weights(self) -> dict[str, DraftWeights]:
@@ -167,6 +169,8 @@ def name_pair(target: str, draft: str) -> PairDescription:
             f"This public page loads known pairs only: {names}. To use your own, run Speculoscope yourself."
         )
     short = Path(draft).name
+    if short in MODEL_FREE:
+        raise UserError(f"{short} is the name of a draft that every pair has: rename the folder {draft}.")
     return PairDescription(
         name=f"{Path(target).name} + {short}",
         title="",
