@@ -7,8 +7,8 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The heads' matrices are small: a second BLAS thread costs more to wake than it helps. Read when numpy is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Large tensors in pages of 2 MB where Linux gives them on request: the processor prefetches no further than a page
-# (a pass over 135 million float32 weights takes 6% less on Zen 3). Read at torch's first large allocation.
+# torch's own tensors in huge pages from the start, which engines/huge_pages.py then need not move. Read at its first
+# large allocation.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from .cpu import imitate

@@ -56,9 +56,9 @@ def test_whatif_says_where_the_clock_ranks_the_lanes_otherwise(tmp_path):
 
 
 def test_whatif_of_a_policy_without_a_number_takes_that_of_the_run():
-    run = make_run(lanes=("autoregressive", "disco:0.4"))
+    run = make_run(lanes=("autoregressive", "disco:0.4", "oracle:best"))
     run.lanes[0].lane = run.lanes[0].policy = "warp"  # of another version
-    asked = ("disco", "disco:0.6", "specdecpp", "other/disco")
+    asked = ("disco", "disco:0.6", "specdecpp", "other/disco", "oracle")
     assert [_as_run(run, parse_lane(one)).text for one in asked] == ["disco:0.4", *asked[1:]]
 
 

@@ -42,6 +42,9 @@ def test_what_if_takes_only_policies_that_were_fitted_for_the_weights_of_the_run
             simulate_lane(run, "disco")
     else:
         assert simulate_lane(run, "disco").iterations == simulate_lane(run, "disco", heads_of(run)).iterations
+        run.chains["shallow"].along.scores.clear()  # as in a run from before the policy was fitted
+        with pytest.raises(UserError, match="recorded without disco's scores: run its prompt again"):
+            simulate_lane(run, "disco")
 
 
 def costs(c: float, v6: float) -> Costs:

@@ -1,14 +1,13 @@
-"""What engines ask of the machine: the number of CPU threads, by trial for each model."""
+"""What engines ask of the machine: the number of CPU threads, by trial for each model, and huge pages."""
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 import torch
 
-from decoding.engines import kept_trials
+from decoding.engines import huge_pages, kept_trials
 from decoding.engines import threads as threads_module
+from decoding.engines.huge_pages import Region, is_worth_moving, read_regions, use_huge_pages
 from decoding.engines.kept_trials import try_again, usual_threads
 from decoding.engines.pair import load_pair
 from decoding.engines.threads import choose_threads, fixed_threads, thread_choices
@@ -159,15 +158,60 @@ def test_a_pass_takes_the_models_threads_in_whatever_thread_it_runs(engine):
     assert torch.get_num_threads() == 2
 
 
-HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+# -- huge pages
+
+MB = 1 << 20
+SMAPS = """\
+7f0000000000-7f0002000000 rw-p 00000000 00:00 0
+Size:              32768 kB
+Rss:               30000 kB
+AnonHugePages:         0 kB
+VmFlags: rd wr mr mw me ac
+7f1000000000-7f1002000000 r--p 00000000 fe:00 1234                       /weights.safetensors
+Rss:               32768 kB
+AnonHugePages:         0 kB
+7f2000000000-7f2002000000 rw-s 00000000 00:01 77                         /dev/zero (deleted)
+Rss:               32768 kB
+AnonHugePages:         0 kB
+55a000000000-55a004000000 rw-p 00000000 00:00 0                          [heap]
+Rss:               65000 kB
+AnonHugePages:     40960 kB
+"""
 
 
-def huge_kilobytes() -> int:
-    return int(re.search(r"AnonHugePages: *(\d+) kB", Path("/proc/self/smaps_rollup").read_text())[1])
+def test_only_private_writable_memory_without_a_file_is_read():
+    assert read_regions(SMAPS) == [
+        Region(0x7F0000000000, 0x7F0002000000, 30000 << 10, 0),
+        Region(0x55A000000000, 0x55A004000000, 65000 << 10, 40960 << 10),
+    ]
 
 
-@pytest.mark.skipif("[madvise]" not in (HUGE_PAGES.read_text() if HUGE_PAGES.exists() else ""), reason="not on request")
-def test_large_tensors_are_in_huge_pages():
-    before = huge_kilobytes()
-    weights = torch.ones(1 << 24)
-    assert huge_kilobytes() - before >= weights.nbytes // 1024 // 2
+@pytest.mark.parametrize(
+    ("size", "used", "huge", "worth"),
+    [
+        (64 * MB, 64 * MB, 0, True),
+        (64 * MB, 64 * MB, 32 * MB, True),
+        (64 * MB, 64 * MB, 62 * MB, False),  # it has them
+        (64 * MB, 8 * MB, 0, False),  # a cache that is hardly filled would take all its memory
+        (2 * MB, 2 * MB, 0, False),
+    ],
+)
+def test_large_regions_in_use_are_moved(size, used, huge, worth):
+    assert is_worth_moving(Region(0, size, used, huge)) is worth
+
+
+def test_weights_move_and_keep_their_bytes_or_the_log_says_why_not(caplog):
+    weights = torch.arange(8 * MB, dtype=torch.int32)
+    with caplog.at_level("INFO", logger=huge_pages.__name__):
+        use_huge_pages()
+    assert torch.equal(weights, torch.arange(8 * MB, dtype=torch.int32))
+    regions, middle = read_regions(huge_pages._MAPS.read_text()), weights.data_ptr() + 16 * MB
+    moved = any(region.huge for region in regions if region.start <= middle < region.end)
+    assert moved or "no huge pages" in caplog.text
+
+
+def test_a_system_without_such_a_list_of_regions_goes_on(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "missing")
+    with caplog.at_level("INFO", logger=huge_pages.__name__):
+        use_huge_pages()
+    assert "no huge pages" in caplog.text and "missing" in caplog.text

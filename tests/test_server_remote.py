@@ -59,13 +59,14 @@ def test_a_reader_who_is_gone_leaves_the_run_to_the_time_of_grace_which_ends_it_
 
     async def leave() -> None:
         sessions = []
-        for run in ("one", "two"):
+        for run in ("one", "two", "read"):
             stream = EventStream(run, lambda cancel: iter(()), str)  # it says nothing, and goes on
             sessions.append(Session(stream, b"", Limits(grace_s=0.05), ended.append))
         await _EventsResponse(sessions[0], 0)({"type": "http"}, gone, send)
         reader = sessions[1].take_over(0)
         sessions[1].expire()
         sessions[1].leave(reader)
+        sessions[2].take_over(0)
         await asyncio.sleep(0.5)
 
     in_own_loop(leave())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..lookahead.lanes import parse_lane, spec_of
+from ..errors import UserError
+from ..lookahead.lanes import parse_lane
 from ..records.text import counted
 from ..records.trace import Costs, Run, Trace
 from .metrics import predicted_cost, speedup, speedups
@@ -74,10 +75,11 @@ def _against_its_costs(run: Run, trace: Trace, own: Costs) -> str:
 
 
 def _name(lane: str) -> str:
-    """A lane in words, "Confidence 0.4 · small"; as it is written if this version lacks its policy."""
-    if spec_of(lane) is None:
+    """A lane in words, "Confidence 0.4 · small"; as it is written if this version does not know it."""
+    try:
+        read = parse_lane(lane)
+    except UserError:
         return lane
-    read = parse_lane(lane)
     return " ".join(filter(None, (read.spec.title, read.argument))) + (f" · {read.draft}" if read.draft else "")
 
 

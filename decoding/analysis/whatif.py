@@ -241,6 +241,8 @@ def sweep(
         paid = own if cost_ratio is None else with_costs(own, draft, draft_step=cost_ratio)
         weighed = run.costs if cost_ratio is None else paid
         fitted = heads_of(run, draft) if heads is None and lane.is_learned else heads
+        if lane.is_learned and lane.policy not in replay.chain.along.scores:
+            raise UserError(f"This run was recorded without {lane.policy}'s scores: run its prompt again.")
         found[lane.text] = replay.simulate(weighed, make_policy(lane, fitted), paid)
     return found
 

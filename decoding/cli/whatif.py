@@ -42,7 +42,7 @@ def _as_run(run: Run, lane: Lane) -> Lane:
     """``lane``, with the number with which its policy ran if none is asked for: of ``disco`` e.g. ``disco:0.45``."""
     asked = lane.draft_in(run.pair.default_draft), lane.policy
     same = (trace.lane for trace in run.lanes if (trace.draft, trace.policy) == asked)
-    return lane if lane.argument else parse_lane(next(same, lane.text))
+    return lane if lane.argument or lane.is_oracle else parse_lane(next(same, lane.text))
 
 
 def _measured(run: Run) -> dict[str, Spread]:

@@ -14,6 +14,7 @@ from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
 from .hub import HuggingFaceHub, Report
+from .huge_pages import use_huge_pages
 from .inputs import EncodedPrompt
 from .loading import choose_device, load_model, read_config, reads_photographs
 from .seeing import Eyes, PhotoEyes, SceneEyes
@@ -21,6 +22,8 @@ from .sources import Size, Sources, existing
 from .threads import DRAFT_ROWS, fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
 from .transformers_engine import TransformersModel
+
+LARGE = 50_000_000  # parameters: the weights of a smaller target stay in the processor's cache
 
 
 @dataclass(eq=False)
@@ -161,6 +164,8 @@ def load_pair(
         eyes,
     )
     pair.draft()
+    if device == "cpu" and model.info.parameters >= LARGE:
+        use_huge_pages()
     return pair
 
 

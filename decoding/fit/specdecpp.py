@@ -73,7 +73,7 @@ def train_specdecpp(positions: Positions, depth: int, feature: str | None, epoch
         found["block"] = net.block.weight.detach().numpy().copy()
     if net.lead is not None:
         found["lead"] = net.lead.weight.detach().numpy()[0].astype(np.float32)
-    architecture = {"depth": depth, "shared": True, "feature": feature, "w_rej": REJECTED_WEIGHT, "epochs": epochs}
+    architecture = {"depth": depth, "feature": feature, "w_rej": REJECTED_WEIGHT, "epochs": epochs}
     return Trained(found, loss, architecture, {"scale": float(scale)})
 
 
