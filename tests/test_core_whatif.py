@@ -203,7 +203,10 @@ def test_beyond_its_end_a_curve_goes_on_as_it_rose_and_never_falls():
     assert verify([1.0, 1.2, 0.4], 50) == 0.4
 
 
-@pytest.mark.parametrize("known, first, scaled", [(0.05, 0.04, 0.08), (0.001, 0.09, 0.09), (0.0, 0.09, 0.09)])
-def test_the_first_step_costs_what_the_others_do_unless_it_makes_their_guesses(known, first, scaled):
+@pytest.mark.parametrize(
+    "known, first, changed", [(0.05, 0.04, (0.1, 0.08)), (0.001, 0.09, (0.001, 0.1)), (0.0, 0.09, (0.0, 0.1))]
+)
+def test_the_first_step_scales_with_the_others_or_where_it_makes_all_guesses_it_alone(known, first, changed):
     given = replace(make_costs(known), first_step={"shallow": first})
-    assert with_costs(given, "shallow", draft_step=0.1).first_step["shallow"] == pytest.approx(scaled)
+    found = with_costs(given, "shallow", draft_step=0.1)
+    assert (found.draft_step["shallow"], found.first_step["shallow"]) == pytest.approx(changed)

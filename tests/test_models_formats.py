@@ -193,9 +193,7 @@ def test_the_reason_for_a_format_is_kept_and_said(timed):
         "and 2.0 times as long in float32."
     )
     assert "takes as long in float32 and 1.9 times" in tuning._why("int8", {"int8": 1, "float32": 1.04, "int4": 1.9}, 3)
-    checked = (
-        "bfloat16, the fastest of 2 tried here once guesses are checked, too: a pass over one token takes 0.9 times"
-    )
+    checked = "passes and checks together; a pass over one token alone takes 0.9 times as long in float16."
     assert checked in tuning._why("bfloat16", {"bfloat16": 1, "float16": 0.9}, 2)
     assert format_here(target | {"dtype": "float32"}) == ""  # asked for, not found by trying
     assert format_here(target | {"fingerprint": "other"}) == ""

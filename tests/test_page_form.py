@@ -160,7 +160,10 @@ def test_both_models_are_named_with_their_sizes(tmp_path):
     target, draft = RUN.pair.target, RUN.pair.drafts[RUN.pair.default_draft]
     said = models_sentence(replace(fake_pair(), name=RUN.pair.name, default_draft=draft.name), recorded)
     assert f"{target.name} (" in said and f"{draft.name} (" in said and "parameters" in said
-    assert "the draft shallow guesses" in models_sentence(fake_pair(), RecordedBackend(tmp_path / "none"))
+    assert "shallow guesses, the target checks" in models_sentence(fake_pair(), RecordedBackend(tmp_path / "none"))
+    lanes = ["autoregressive", "ngram/static:5", "static:3", "static:5"]
+    assert models_sentence(known_pair(), recorded, lanes).endswith(" checks what ngram and Small (135M) guess.")
+    assert models_sentence(known_pair(), recorded, lanes[:2]).endswith(" checks what ngram guesses.")
 
 
 def test_the_range_holds_what_the_closed_form_gives_and_grows_with_the_repeats():

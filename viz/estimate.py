@@ -27,15 +27,34 @@ USUAL_SL = 5  # of policies that choose it themselves, at their worst
 _COSTS = TypeAdapter(Costs)
 
 
-def models_sentence(pair: PairDescription, recorded: RecordedBackend) -> str:
-    """ "SmolLM2-135M-Instruct (135M parameters) checks what three-layers (39M) guesses." """
+def models_sentence(pair: PairDescription, recorded: RecordedBackend, lanes: Sequence[str] = ()) -> str:
+    """ "SmolLM2-135M-Instruct (135M parameters) checks what three-layers (39M) guesses." Names the drafts of ``lanes``,
+    or the default one where these name none.
+    """
     target, draft = _models(pair, recorded)
+    named = list(dict.fromkeys(_drafts(pair, lanes))) or [pair.default_draft]
     if target is None or draft is None:
-        return f"{pair.title or pair.name}: the draft {pair.default_draft} guesses, the target checks."
-    return (
-        f"{target['name']} ({model_size(target['parameters'])} parameters) checks what {draft['name']} "
-        f"({model_size(draft['parameters'])}) guesses."
-    )
+        return f"{pair.title or pair.name}: {_guess(named)}, the target checks."
+    known = {name: kept["draft"] for name, kept in pair.curves.items()} | {pair.default_draft: draft}
+    sized = {
+        name: f"{one['name']} ({model_size(one['parameters'])})" for name, one in known.items() if one["parameters"]
+    }
+    shown = [sized.get(name, name) for name in named]
+    return f"{target['name']} ({model_size(target['parameters'])} parameters) checks what {_guess(shown)}."
+
+
+def _drafts(pair: PairDescription, lanes: Sequence[str]) -> list[str]:
+    """The draft of each lane that has one; none where a lane is not valid."""
+    try:
+        read = [parse_lane(lane).draft_in(pair.default_draft) for lane in lanes]
+    except UserError:
+        return []
+    return [draft for draft in read if draft]
+
+
+def _guess(drafts: Sequence[str]) -> str:
+    *others, last = drafts
+    return f"{', '.join(others)} and {last} guess" if others else f"{last} guesses"
 
 
 def _models(pair: PairDescription, recorded: RecordedBackend) -> tuple[Any, Any]:
@@ -62,9 +81,8 @@ def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_to
         costs = {name: _COSTS.validate_json(json.dumps(kept["costs"])) for name, kept in pair.curves.items()}
     except (UserError, ValidationError):
         return ""
-    drafts = {lane.draft or pair.default_draft for lane in read if not lane.is_plain}
     measured = costs.get(pair.default_draft)
-    if not read or measured is None or not drafts <= costs.keys():
+    if not read or measured is None or not set(_drafts(pair, lanes)) <= costs.keys():
         return ""
     once = [sum(_lane_seconds(lane, pair, costs, max_new_tokens, match) for lane in read) for match in MATCH]
     text = f"The timing takes {_range(once)} here"

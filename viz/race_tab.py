@@ -163,7 +163,7 @@ class _RaceTab:
         if chosen is None:
             return ""
         seconds = time_sentence(chosen, lanes, max_new_tokens, repeats)
-        return f"{models_sentence(chosen, self.recorded)} {seconds}"
+        return f"{models_sentence(chosen, self.recorded, lanes)} {seconds}"
 
     def wire_lanes(self) -> None:
         """What is typed becomes a lane of the list, or is refused at once."""

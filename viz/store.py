@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import threading
 import zlib
 from collections import OrderedDict
@@ -168,7 +169,7 @@ class RunStore:
         content, a larger one by its name until a date. Raises UserError.
         """
         moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
-        name = f"?run={run.id}&t={moment:.3f}"
+        name = f"?run={run.id}&t={math.ceil(1000 * moment) / 1000:.3f}"  # of the end not the moment before
         if self.origin(run.id) == "recorded":
             return name
         return fragment(run) or f"{name}&until={self.shared.keep(run)}"

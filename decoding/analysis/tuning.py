@@ -112,8 +112,10 @@ def _why(chosen: str, seconds: dict[str, float], tried: int) -> str:
     if not others:
         return f"Number format {chosen}: of {tried} tried here the only one in which checks cannot change the text."
     longer = " and ".join(f"{_times_as_long(ratio)} in {name}" for ratio, name in others)
-    checks = " once guesses are checked, too" if others[0][0] <= 0.95 else ""  # alone, a pass is faster in another one
-    return f"Number format {chosen}, the fastest of {tried} tried here{checks}: a pass over one token takes {longer}."
+    if others[0][0] <= 0.95:
+        best = f"of {tried} tried here the fastest for plain passes and checks together"
+        return f"Number format {chosen}: {best}; a pass over one token alone takes {longer}."
+    return f"Number format {chosen}, the fastest of {tried} tried here: a pass over one token takes {longer}."
 
 
 def _times_as_long(ratio: float) -> str:

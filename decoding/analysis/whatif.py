@@ -191,20 +191,21 @@ def with_costs(
     """``costs`` with other curves: what if the draft were cheaper, or verifying free?"""
     return replace(
         costs,
-        draft_step=costs.draft_step if draft_step is None else {**costs.draft_step, draft: draft_step},
-        first_step=costs.first_step if draft_step is None else _with_first(costs, draft, draft_step),
+        **({} if draft_step is None else _with_step(costs, draft, draft_step)),
         verify_curve=costs.verify_curve if verify_curve is None else verify_curve,
     )
 
 
-def _with_first(costs: Costs, draft: str, draft_step: float) -> dict[str, float]:
-    """The extra costs of first steps, that of ``draft`` scaled by the same factor as its step. That of a draft that
-    makes all guesses with the first one stays: it does not consist of such steps.
+def _with_step(costs: Costs, draft: str, draft_step: float) -> dict[str, dict[str, float]]:
+    """The drafts' steps and their extra costs of first ones. That of ``draft`` scales with its step; if it makes all
+    guesses with the first, ``draft_step`` is what they cost together.
     """
     first, known = costs.first_step.get(draft, 0.0), costs.draft_step[draft]
+    at_once = first > AT_ONCE * known
+    scaled = first * draft_step / known if known else 0.0
     return {
-        **costs.first_step,
-        draft: first if first > AT_ONCE * known else first * draft_step / known if known else 0.0,
+        "draft_step": {**costs.draft_step, draft: known if at_once else draft_step},
+        "first_step": {**costs.first_step, draft: draft_step if at_once else scaled},
     }
 
 
@@ -215,7 +216,7 @@ def simulate_lane(
 
     Args:
         heads: fitted heads of the lane's draft, which the learned policies need; None: those that are installed.
-        cost_ratio: another c for the lane's draft, which it weighs and pays.
+        cost_ratio: another c for the lane's draft, which it weighs and pays; as draft_step of :func:`with_costs`.
 
     Raises:
         UserError: the run has no chain for the lane's draft, a learned policy has no head, or the ratio is none.

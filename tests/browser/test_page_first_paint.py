@@ -161,6 +161,9 @@ def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_r
     expect(page.locator("#max-new-tokens input")).to_have_value("128")  # a link is complete: nothing kept is mixed in
     run_box(page, "def link():", tokens=20)
     finished(page)
+    page.reload()  # the link does not come back over the run
+    expect(page.locator("#prompt textarea")).to_have_value("def link():")
+    expect(page.locator(".sd-prompt").first).to_contain_text("def link():")
 
 
 def test_on_a_phone_the_form_with_the_run_button_that_a_link_speaks_of_is_open(visit, page_url):

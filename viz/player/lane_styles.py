@@ -1,7 +1,8 @@
 """Colour and shape of a lane: the same in every run, on every tab and in every exported file.
 
 The policy determines both. Lanes of one policy with another draft differ in shape; those with another argument, too,
-static ones, which are often raced together, also in the shade of their colour. Colours are names of CSS variables in
+static ones, which are often raced together, also in the shade of their colour. No argument but an SL gives a lane the
+shape of one of the first four policies, which the page races by default. Colours are names of CSS variables in
 ``core/base.css``.
 """
 
@@ -35,6 +36,7 @@ SYMBOLS = (  # Plotly's names; player.css draws the same ones
     "square-open",
     "diamond-open",
 )
+_DEFAULT = 4  # so many policies are raced by default
 _POLICIES = (
     "autoregressive",
     "static",
@@ -102,7 +104,7 @@ def lane_style(text: str) -> LaneStyle:
 
 
 def _shade(sl: str | None, variant: int) -> str:
-    return STATIC_SHADES[_SHADED.index(sl) if sl in _SHADED else variant % len(STATIC_SHADES)]
+    return STATIC_SHADES[_SHADED.index(sl) if sl in _SHADED else (variant + 2) % len(STATIC_SHADES)]
 
 
 def _number(policy: str) -> int:
@@ -114,7 +116,9 @@ def _argument(policy: str, argument: str | None) -> int:
     """The offset of a policy's argument to another symbol, 0 for the usual one; neighbouring SLs get different ones."""
     if argument is None or argument == _USUAL.get(policy):
         return 0
-    return 1 + int(argument) % (len(SYMBOLS) - 1) if policy == "static" else _place(argument)
+    if policy == "static":
+        return 1 + int(argument) % (len(SYMBOLS) - 1)
+    return _DEFAULT + crc32(argument.encode()) % (len(SYMBOLS) - _DEFAULT) - _number(policy)
 
 
 def _draft(name: str) -> int:

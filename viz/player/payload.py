@@ -68,7 +68,7 @@ def run_payload(
         details: with everything that is recorded of each token, which the Learn tab explains step by step.
     """
     doubtful, asked = contradictions(run), is_asked(run.settings.chat, run.pair.name)
-    doubt, lead, (limit, finish) = sentences.doubt(run, point), sentences.lead_lane(run, point), ending(run)
+    doubt, lead, (limit, finish) = sentences.doubt(run, point, doubtful), sentences.lead_lane(run, point), ending(run)
     seen = count_seen(run.lanes[lead]) if run.lanes else None
     return {
         "id": run.id,

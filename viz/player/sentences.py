@@ -146,15 +146,19 @@ def _draft_cost(costs: Costs, name: str) -> str:
     return f"{least} to {c + first:.0%}" if first >= 0.005 else least  # the first after a check
 
 
-def doubt(run: Run, point: str = "") -> str:
-    """A warning if the repeats of the first sentence's lane are far apart; else ""."""
-    apart = wavering(run, run.lanes[lead_lane(run, point)]) if run.lanes else None
-    if apart is None:
+def doubt(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
+    """A warning if the repeats of the first sentence's lane are far apart; else "". ``doubtful``: as for
+    :func:`opening`; what to do is then said there.
+    """
+    lead = run.lanes[lead_lane(run, point)] if run.lanes else None
+    apart = lead and wavering(run, lead)
+    if lead is None or apart is None:
         return ""
-    return (
-        f" Its timings vary ({times(apart[0])} to {times(apart[1])} over the repeats); the machine may be busy. "
-        "Run it again when nothing else runs on the machine."
-    )
+    ranged = f"{times(apart[0])} to {times(apart[1])} over the repeats"
+    if doubtful:
+        return f" The timings of {lane_name(lead.lane)} vary ({ranged})."
+    again = "the machine may be busy. Run it again when nothing else runs on the machine."
+    return f" The timings of {lane_name(lead.lane)} vary ({ranged}); {again}"
 
 
 def notes(run: Run) -> str:

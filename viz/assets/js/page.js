@@ -196,6 +196,7 @@ class Race {
     this.root.hidden = false;
     if (isNarrow()) this.root.scrollIntoView({ block: "start" });
     this.started = true;
+    leaveLink();
     this.begun(this.live);
     this.run = null;
     this.status.say("");
@@ -271,6 +272,13 @@ class TakeAlong {
       this.say(`${name} is on screen.`);
     });
   }
+}
+
+/** From now on a reload shows this run and its form, not what the address opened; what a Space has put there stays. */
+function leaveLink() {
+  const query = new URLSearchParams(window.location.search);
+  for (const name of [...query.keys()]) if (!name.startsWith("__")) query.delete(name);
+  window.history.replaceState(window.history.state, "", `${window.location.pathname}${query.size ? `?${query}` : ""}`);
 }
 
 export function race(element, props, watch, server, trigger) {

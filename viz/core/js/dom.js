@@ -77,3 +77,16 @@ export function table(columns, rows, { label, cls = "" } = {}) {
   holder.tabIndex = 0;
   return label ? aria(holder, { role: "group", label }) : holder;
 }
+
+/** Replaces what is in `root`; the element with the focused one's data-key has the focus then. */
+export function keepingFocus(root, build) {
+  const focused = root.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  build();
+  if (focused) root.querySelector(`[data-key="${focused}"]`)?.focus({ preventScroll: true });
+}
+
+/** `node` with the key by which the focus finds it again. */
+export function keyed(key, node) {
+  node.dataset.key = key;
+  return node;
+}

@@ -1,5 +1,6 @@
 /* Lanes with their texts and times: of the run's record, of a replay, or of a run under way. */
 
+import { nearest } from "./format.js";
 import { Joiner, NEAR, piecesAfter } from "./pieces.js";
 import { iterationParts, plainCost } from "./replay.js";
 import { FATES } from "./words.js";
@@ -131,7 +132,7 @@ export class Lane {
   /** The counts after `upTo` iterations, as the figures of these keys show them. */
   counted(upTo) {
     const { passes, drafted, steps, thrown, kept } = this.counts(upTo);
-    const share = drafted ? ` (${Math.round(100 * thrown / drafted)}%)` : "";
+    const share = drafted ? ` (${nearest(100 * thrown / drafted)}%)` : "";
     return { target_passes: String(passes), draft_passes: String(steps), thrown_away: `${thrown}${share}`,
       tokens_per_target_pass: passes ? (kept / passes).toFixed(2) : "…" };
   }

@@ -30,18 +30,21 @@ export function iterationCost(costs, n, draft, policy, steps) {
 /** Cost of a token of plain decoding. */
 export const plainCost = (costs) => iterationCost(costs, 0, null);
 
-const AT_ONCE = 10; // a first step that costs more than so many of the others makes their guesses as well, and does not scale with c
+const AT_ONCE = 10; // a first step that costs more than so many of the others makes their guesses as well
 
 /** Whether a draft makes all guesses of an iteration in its first step. */
 export const guessesAtOnce = (costs, draft) => (costs.first?.[draft] || 0) > AT_ONCE * costs.c[draft];
 
-/** The costs with another cost of a guess, of checks, or of both. */
+/** What guessing costs: a guess or, of a draft that makes them at once, all guesses of an iteration. */
+export const guessCost = (costs, draft) => (guessesAtOnce(costs, draft) ? costs.first[draft] : costs.c[draft]);
+
+/** The costs, as measured, with another cost of guessing, of checks, or of both. */
 export function withCosts(costs, draft, { c, v } = {}) {
   const changed = { ...costs, v: v || costs.v };
   if (c == null) return changed;
-  const known = costs.c[draft], first = costs.first?.[draft] || 0;
-  changed.c = { ...costs.c, [draft]: c };
-  changed.first = { ...costs.first, [draft]: guessesAtOnce(costs, draft) ? first : known ? first * c / known : 0 };
+  const known = costs.c[draft], first = costs.first?.[draft] || 0, atOnce = guessesAtOnce(costs, draft);
+  changed.c = { ...costs.c, [draft]: atOnce ? known : c };
+  changed.first = { ...costs.first, [draft]: atOnce ? c : known ? first * c / known : 0 };
   return changed;
 }
 

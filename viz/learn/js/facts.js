@@ -4,10 +4,10 @@
  * have is null, and a text that uses it says so.
  */
 
-import { fixed, small, times, visible } from "../../core/js/format.js";
+import { fixed, nearest, small, times, visible } from "../../core/js/format.js";
 import { breakEven, checkCost, withCosts } from "../../core/js/replay.js";
 
-const whole = (x) => String(Math.round(x)), share = (x) => `${Math.round(x)}%`;
+const whole = (x) => String(nearest(x)), share = (x) => `${nearest(x)}%`;
 
 /** What each fact is, and how a number is written: with two digits where nothing is said. */
 export const FACTS = {

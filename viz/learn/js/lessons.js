@@ -1,6 +1,6 @@
 /* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
-import { aria, button, el } from "../../core/js/dom.js";
+import { aria, button, el, keepingFocus, keyed } from "../../core/js/dom.js";
 import { memory, opener, save } from "../../core/js/files.js";
 import { clamp, count } from "../../core/js/format.js";
 import { FACTS, chanceAt, factsOf, fill, iterationFacts } from "./facts.js";
@@ -87,7 +87,7 @@ export class Lessons {
     done.add(this.at);
     this.progress[this.lesson.id] = [...done];
     memory.write("learn-progress", this.progress);
-    this.dots?.replaceWith(this.dots = this.buildDots());
+    if (this.dots) keepingFocus(this.node, () => this.dots.replaceWith(this.dots = this.buildDots()));
   }
 
   moved(steps) {
@@ -124,8 +124,7 @@ export class Lessons {
   refresh() {
     if (this.learn.place !== "lessons") return;
     this.question = null;
-    if (!this.lesson) this.node.replaceChildren(this.shelf());
-    else this.node.replaceChildren(this.ended ? this.end() : this.page());
+    keepingFocus(this.node, () => this.node.replaceChildren(!this.lesson ? this.shelf() : this.ended ? this.end() : this.page()));
     if (this.node.getBoundingClientRect().top < 0) this.node.scrollIntoView({ block: "start" }); // the new step begins at its title
   }
 
@@ -165,7 +164,7 @@ export class Lessons {
   buildDots() {
     const done = new Set(this.progress[this.lesson.id] || []), dots = el("div", "sl-dots");
     this.lesson.steps.forEach((step, i) => {
-      const dot = button(String(i + 1), () => this.toStep(i), { cls: `sl-dot${done.has(i) ? " sl-done" : ""}`, title: `Step ${i + 1}: ${step.title}${done.has(i) ? " (done)" : ""}` });
+      const dot = keyed(`step ${i}`, button(String(i + 1), () => this.toStep(i), { cls: `sl-dot${done.has(i) ? " sl-done" : ""}`, title: `Step ${i + 1}: ${step.title}${done.has(i) ? " (done)" : ""}` }));
       if (i === this.at) aria(dot, { current: "step" });
       dots.append(dot);
     });
@@ -184,8 +183,8 @@ export class Lessons {
     if (this.missed) text.append(el("p", "sl-note sl-missing", this.missed));
     if (stage && this.showsSteps) text.append(this.away = this.buildAway());
     const rest = el("div", "sl-lesson-rest", step.question ? this.ask(step.question, facts) : null);
-    rest.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
-      button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sd-button sl-main", title: "Next step of the lesson (page down)" })), this.dots, this.tools());
+    rest.append(el("div", "sl-bar sl-turn", keyed("lesson back", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" })),
+      keyed("lesson on", button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sd-button sl-main", title: "Next step of the lesson (page down)" }))), this.dots, this.tools());
     return el("div", `sl-lesson${stage ? "" : " sl-alone"}`, text, stage ? el("div", "sl-stage", stage) : null, rest);
   }
 
@@ -202,11 +201,14 @@ export class Lessons {
     const { lesson, results } = this, asked = lesson.steps.filter((step) => step.question).length, { lessons } = this.learn.index;
     const missed = [...results].filter(([, { first }]) => !first), next = lessons[lessons.findIndex(({ id }) => id === lesson.id) + 1];
     const again = missed.map(([at]) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at))));
+    const done = this.progress[lesson.id] || [], left = lesson.steps.map((_, at) => at).filter((at) => !done.includes(at) && !missed.some(([one]) => one === at));
+    const undone = left.map((at) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at))));
     const score = `You answered ${results.size} of ${count(asked, "question")}, ${results.size - missed.length} of them correctly at the first try.`;
-    return el("div", "sl-card sl-end", el("p", "sl-where", lesson.title), el("h2", "", "You have finished this lesson"), asked ? el("p", "", score) : null,
+    return el("div", "sl-card sl-end", el("p", "sl-where", lesson.title), el("h2", "", left.length ? "The end of this lesson" : "You have finished this lesson"), asked ? el("p", "", score) : null,
       again.length ? el("p", "", "Worth another look:") : null, again.length ? el("ul", "sl-again", ...again) : null,
-      lesson.goals.length ? el("h3", "", "You can now") : null, goalsOf(lesson), el("h3", "", "What next"),
-      el("p", "sl-bar", next ? button(`${next.title} (${next.minutes} minutes)`, () => this.learn.attempt(() => this.open(next)), { cls: "sd-button sl-main" }) : null,
+      undone.length ? el("p", "", "Not done yet (read, answer or step through each):") : null, undone.length ? el("ul", "sl-again", ...undone) : null,
+      lesson.goals.length ? el("h3", "", left.length ? "What it teaches" : "You can now") : null, goalsOf(lesson), el("h3", "", "What next"),
+      el("p", "sl-bar", next ? keyed("lesson on", button(`${next.title} (${next.minutes} minutes)`, () => this.learn.attempt(() => this.open(next)), { cls: "sd-button sl-main" })) : null,
         button("Be the policy", () => this.learn.choose("play")), button("All lessons", () => this.leave())));
   }
 

@@ -5,7 +5,7 @@ import { memory } from "../../core/js/files.js";
 import { count, fixed, small, times } from "../../core/js/format.js";
 import { pieces, piecesAfter } from "../../core/js/pieces.js";
 import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
-import { Replay, SL_CAP, bestSplit, checkCost, cutChain, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
+import { Replay, SL_CAP, bestSplit, checkCost, cutChain, guessesAtOnce, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
 import { bestOf } from "../../core/js/run.js";
 import { iterationSentence } from "../../core/js/sentences.js";
 import { speedBars } from "./charts.js";
@@ -89,7 +89,7 @@ export class Play {
     const cost = this.model.costs, draft = this.model.draft, lengths = this.lengths();
     const best = memory.read(`learn-best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
     return el("div", "sl-card", el("h2", "", "You decide: guess again, or check now?"),
-      el("p", "", `You see one guess at a time and how sure the draft is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
+      el("p", "", `You see one guess at a time and how sure the draft, ${draft}, is of it. ${priceOf(cost, draft)}; a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
       el("p", "", "Keys: → or g to guess again, ↓ or c to check now."),
       el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sd-button sl-main" }), { id: "sl-start" }), best ? el("span", "sd-mute", `Your best here: ${times(best)}`) : null));
   }
@@ -118,7 +118,7 @@ export class Play {
     const list = el("ol", "sl-regrets", ...regrets.map(({ i, at, cost, sentence, better }) => el("li", "", `${sentence} Better: ${better}. That would have saved ${fixed(cost)} passes. `,
       button("Show it", () => this.stepThrough(i, at)))));
     return el("div", "sl-card", el("h2", "", `You: ${speed}${game.isBest ? ", your best here" : ""}`),
-      el("p", "", `${game.replay.n} tokens in ${fixed(game.spent)} passes of the target's time; plain decoding takes ${fixed(game.replay.n * game.plain)}. All lanes below are simulated on the same tokens at the same costs.`),
+      el("p", "", `${game.replay.n} tokens in ${fixed(game.spent)} passes of the target's time; plain decoding takes ${fixed(game.replay.n * game.plain)}. All lanes below are simulated on the same tokens, with ${model.draft}, at the same costs.`),
       speedBars("Speed relative to plain decoding", rows),
       regrets.length ? el("div", "", el("h3", "", "Your most expensive decisions, with hindsight"), list) : el("p", "", "No decision could have been better."),
       el("p", "sl-bar", again, button("Step through my lane", () => this.stepThrough(0)), this.lengths()));
@@ -128,6 +128,13 @@ export class Play {
     const { game } = this, lane = this.model.fromIterations("You", "you", game.past.map((one) => one.tuple), { replay: game.replay, speedup: game.speedup });
     this.learn.goTo({ place: "steps", lane, iteration, step });
   }
+}
+
+/** What guessing costs, in passes of the target. */
+function priceOf(costs, draft) {
+  const c = costs.c[draft], first = c + (costs.first?.[draft] || 0);
+  if (guessesAtOnce(costs, draft)) return `The guesses of an iteration together cost ${small(first)} passes of the target`;
+  return first - c < 0.0005 ? `A guess costs ${small(c)} passes of the target` : `The first guess of an iteration costs ${small(first)} passes of the target, each further one ${small(c)}`;
 }
 
 /** What came of the guesses of the last check: they stay until the next one. */

@@ -1,6 +1,6 @@
 /* A question with answers in shuffled order; a chosen answer is explained with the numbers of the run on screen. */
 
-import { aria, button, el } from "../../core/js/dom.js";
+import { aria, button, el, keepingFocus, keyed } from "../../core/js/dom.js";
 import { fill, isRight } from "./facts.js";
 
 /** A seed from a text, the same on every machine, so that everyone in a class sees the same order. */
@@ -41,16 +41,18 @@ export class Question {
     this.build();
   }
 
-  build() {
+  build() { keepingFocus(this.node, () => this.draw()); }
+
+  draw() {
     const unknown = !this.answers.some((answer) => answer.right);
     if (unknown) { this.list.replaceChildren(el("p", "sl-note", "This run does not contain the numbers for this question: choose another run above.")); return; }
     if (this.hidden) {
-      this.list.replaceChildren(button("Show the answers (a)", () => this.reveal()));
+      this.list.replaceChildren(keyed(0, button("Show the answers (a)", () => this.reveal())));
       return;
     }
     this.list.replaceChildren(...this.answers.map((answer, i) => {
       const chosen = this.chosen === answer.text, judged = this.chosen != null && (chosen || answer.right);
-      const node = button("", () => this.choose(answer.text), { cls: `sl-answer${judged ? (answer.right ? " sl-right" : " sl-wrong") : ""}`, pressed: chosen });
+      const node = keyed(i, button("", () => this.choose(answer.text), { cls: `sl-answer${judged ? (answer.right ? " sl-right" : " sl-wrong") : ""}`, pressed: chosen }));
       node.append(el("b", "", "abcdef"[i]), el("span", "", answer.text), judged ? el("i", "", answer.right ? "✓ right" : "✕ wrong") : "");
       return node;
     }));

@@ -1,6 +1,6 @@
 /* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
-import { aria, button, el, part, select } from "../../core/js/dom.js";
+import { aria, button, el, keepingFocus, keyed, part, select } from "../../core/js/dom.js";
 import { clamp, count, fixed, percent, quoted, times, visible } from "../../core/js/format.js";
 import { meter, tokenBox, tops } from "../../core/js/tokens.js";
 import { KINDS, findIteration } from "./kinds.js";
@@ -99,11 +99,9 @@ export class Steps {
       this.node.replaceChildren(el("p", "sl-empty", "This run has no iteration to step through."));
       return;
     }
-    const focus = document.activeElement && this.node.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const step = this.steps[this.at.step];
-    this.node.replaceChildren(this.controls(), this.caption(step), this.text(step), this.board(step), this.costs(step), this.numbers(step));
+    keepingFocus(this.node, () => this.node.replaceChildren(this.controls(), this.caption(step), this.text(step), this.board(step), this.costs(step), this.numbers(step)));
     this.said = "";
-    if (focus) this.node.querySelector(`[data-key="${focus}"]`)?.focus({ preventScroll: true });
     this.learn.moved(this);
   }
 
@@ -111,7 +109,6 @@ export class Steps {
     const lanes = select("Lane", this.lanes.map((lane, i) => [i, lane.name + speedOf(lane)]), this.lanes.indexOf(this.lane),
       (i) => this.goTo({ lane: Number(i) }));
     lanes.dataset.key = "lane";
-    const keyed = (key, node) => { node.dataset.key = key; return node; };
     const moves = el("span", "sl-group",
       keyed("back", button("◀ Back", () => this.move(-1), { title: "One step back (left arrow)" })),
       keyed("next", button("Next ▶", () => this.move(1), { title: "Next step (right arrow)", cls: "sd-button sl-main" })),

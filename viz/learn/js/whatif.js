@@ -5,7 +5,7 @@ import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
 import { speedupChart } from "../../core/js/charts.js";
 import { Confidence } from "../../core/js/policies.js";
 import { bestOf } from "../../core/js/run.js";
-import { SL_CAP, breakEven, guessesAtOnce, modelSpeedup, withCosts } from "../../core/js/replay.js";
+import { SL_CAP, breakEven, guessCost, guessesAtOnce, modelSpeedup, withCosts } from "../../core/js/replay.js";
 import { HeatMap, speedBars } from "./charts.js";
 
 const CHECKS = {
@@ -36,15 +36,15 @@ export class WhatIf {
       return;
     }
     this.draft = model.draft;
-    this.measured = model.costs.c[this.draft];
+    this.measured = guessCost(model.costs, this.draft);
     const redraw = () => this.draw();
     this.cost = this.measured; // exact; the slider has steps
-    this.c = slider("Cost of a guess, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.001, value: this.measured, shown: small },
+    this.c = slider("Cost of guessing, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.001, value: this.measured, shown: small },
       (c) => { this.cost = c; this.draw(); });
     this.sl = slider("SL (guesses per check)", { min: 1, max: SL_CAP, step: 1, value: 5 }, redraw);
     this.threshold = slider("Confidence threshold", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
     this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
-    this.presets = el("p", "sl-bar", el("span", "sd-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key), { pressed: key === "measured" })));
+    this.presets = el("p", "sl-bar", el("span", "sd-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key))));
     const drafts = model.drafts;
     const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
     this.out = el("div", "sl-whatif-out");
@@ -72,7 +72,7 @@ export class WhatIf {
 
   changeDraft(name) {
     this.draft = name;
-    this.measured = this.model.costs.c[name];
+    this.measured = guessCost(this.model.costs, name);
     this.preset("measured");
   }
 
@@ -82,7 +82,6 @@ export class WhatIf {
     this.cost = c;
     this.c.set(c);
     this.checks.value = checks;
-    [...this.presets.querySelectorAll("button")].forEach((node, i) => aria(node, { pressed: Object.keys(PRESETS)[i] === key }));
     this.draw();
   }
 
@@ -106,9 +105,12 @@ export class WhatIf {
       + (best.speedup > 1 ? `With hindsight, the best SL is ${best.sl}, ${times(best.speedup)}.` : `No SL gains anything: plain decoding is best from c = ${small(this.turningPoint())} on.`));
     aria(said, { role: "status" });
     this.out.replaceChildren(...[model.warning && el("p", "sl-note sl-missing", model.warning), said, el("p", "sl-more", `${asConfident} would reach ${times(reached)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
+    this.presets.querySelectorAll("button").forEach((node, i) => aria(node, { pressed: this.isAt(Object.values(PRESETS)[i][1](this.measured)) }));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }
+
+  isAt({ c, checks }) { return c === this.cost && checks === this.checks.value; }
 
   /** A draft's two figures, and what they come to. */
   aboutDraft(name) {
@@ -133,7 +135,7 @@ export class WhatIf {
   /** Closed form over (match rate, SL) and (c, SL); the cell of the sliders' values is outlined. */
   drawMaps(alpha, costs, sl) {
     const { draft } = this, nearest = (list, value) => list.reduce((best, one, i) => (Math.abs(one - value) < Math.abs(list[best] - value) ? i : best), 0);
-    const priced = new Map(COSTS.map((c) => [c, withCosts(costs, draft, { c })]));
+    const priced = new Map(COSTS.map((c) => [c, this.costsAt(c)]));
     this.byMatch.update("Model: speed over the match rate and the SL, at this c", (match, n) => modelSpeedup(match, n, costs, draft), [nearest(MATCHES, alpha), sl - 1]);
     this.byCost.update(`Model: speed over c and the SL, at a match rate of ${percent(alpha)}`, (c, n) => modelSpeedup(alpha, n, priced.get(c), draft), [nearest(COSTS, this.cost), sl - 1]);
   }
