@@ -113,10 +113,11 @@ def _named(result: EvaluationResult, metrics: Iterable[str], suites: Iterable[st
 def _clock_note(result: EvaluationResult) -> str:
     same = result.find("clock_texts_equal")
     equal = f"; text equal to plain decoding's in {same.value:.0f} of {same.n} lanes" if same else ""
+    repeats = result.setting.clock_repeats
+    how = "once each" if repeats == 1 else f"at most {repeats} repeats round robin, medians"
     return (
-        f"On the clock: {counted(result.clocked(), 'prompt')}, at most "
-        f"{counted(result.setting.clock_repeats, 'repeat')} round robin, medians; the lanes of a prompt take turns "
-        f"every tenth of a second{equal}"
+        f"On the clock: {counted(result.clocked(), 'prompt')}, {how}; the lanes of a prompt take turns every tenth of a "
+        f"second{equal}"
     )
 
 

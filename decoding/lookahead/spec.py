@@ -122,7 +122,7 @@ class PolicySpec:
     head_from: Callable[[Weights, Architecture, dict[str, Any]], Head] | None = None
     plain: bool = False  # never drafts
     branches: bool = False  # guesses trees: a chain does not hold what they would guess (analysis/trees.py does)
-    foresees: bool = False  # knows in advance where guesses fail: an upper bound, not usable
+    foresees: bool = False  # knows in advance where guesses fail: not usable
 
     @property
     def learned(self) -> bool:

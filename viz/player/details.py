@@ -64,8 +64,8 @@ def _where(trace: Trace, it: Iteration, iteration: int, index: int) -> str:
     drafted = index < it.n_drafted
     place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the target's own token"
     position = it.start + (len(_above(it, index)) if drafted else it.n_accepted)
-    in_a_row = "1 first choice" if it.holds == 1 else f"{it.holds} first choices in a row"
-    holds = "" if it.holds is None else f" · {in_a_row} of the draft would hold from its start"
+    in_a_row = "once" if it.holds == 1 else f"{it.holds} times in a row"
+    holds = "" if it.holds is None else f" · from its start the draft would guess right {in_a_row}"
     return f"{lane_name(trace.lane)} · output position {position} · iteration {iteration + 1}, {place}{holds}"
 
 

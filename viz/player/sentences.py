@@ -193,9 +193,12 @@ def badge_text(run: Run) -> str:
 
 
 def badge_place(run: Run) -> str:
-    """The machine, the number format, the date, and how many timings stand behind each figure."""
-    machine = run.machine.gpu or run.machine.processor
-    return " · ".join([machine, run.pair.target.dtype, run.created[:10], how_timed(run)])
+    """How the text was chosen where it is not the greedy one, the machine, the number format, the date, and how many
+    timings stand behind each figure.
+    """
+    asked, machine = run.settings, run.machine.gpu or run.machine.processor
+    drawn = [] if asked.rule == "greedy" else [f"{asked.rule} at temperature {asked.temperature:g}"]
+    return " · ".join([*drawn, machine, run.pair.target.dtype, run.created[:10], how_timed(run)])
 
 
 def model_size(parameters: int) -> str:

@@ -139,7 +139,7 @@ class EvaluationReport(Report):
         return draw_evaluation(self.result)
 
     def first(self) -> Section:
-        """Sentences on the best usable policy and the upper bound."""
+        """Sentences on the best usable policy and on foresight."""
         result, sentences = self.result, []
         simulated, clocked = prompts_of(result)
         if min(simulated, clocked) < ENOUGH_TO_DECIDE:
@@ -150,9 +150,11 @@ class EvaluationReport(Report):
         if best := fastest(result):
             sentences.append(_best_sentence(result, best))
         if oracle := result.find("speedup", "oracle"):
+            best_one = result.find("speedup", "oracle:best")
+            weighing = f", and one that also knows the costs {best_one.value:.2f}" if best_one else ""
             sentences.append(
-                f"The oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}. This is an upper "
-                "bound; it cannot be used in practice."
+                f"An oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}{weighing}; it cannot "
+                "be used in practice."
             )
         return Section("Which policy is fastest, by how much, and how certain is that?", sentences, kind="answer")
 

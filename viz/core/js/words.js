@@ -35,7 +35,7 @@ export const GLOSSARY = {
   "Cost-aware": "A policy of this project: keeps guessing exactly while one more guess saves more time than it costs.",
   Tree: "A policy (EAGLE-2, OPT-Tree): guesses the likeliest tokens, where the draft is unsure several for one place.",
   "Cost tree": "A policy of this project: keeps guessing, deeper or wider, while one more guess saves more time than it costs.",
-  oracle: "Knows in advance which guesses will hold, so it never makes one too many. An upper bound for comparison; it cannot be used in practice.",
+  oracle: "Knows in advance which guesses will hold, so it never makes one too many. For comparison; it cannot be used in practice.",
   "static-opt": "The best static SL: of this run or, in an evaluation, the one chosen on other prompts than the test prompts.",
   accepted: "A guess that passed the check: it becomes text.",
   rejected: "A guess that failed the check: the target's token is a different one or, with speculative sampling, the draw fell against it.",
