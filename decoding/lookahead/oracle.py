@@ -83,7 +83,7 @@ def _caption(argument: str | None) -> str:
     if argument == "best":
         return "knows in advance where guesses fail and what everything costs; the upper bound, not usable in practice"
     capped = f", at most {argument} guesses" if argument else ""
-    return f"knows where guesses fail{capped}: how far foresight leads, not usable"
+    return f"knows where guesses fail{capped}: for comparison, not usable"
 
 
 SPEC = PolicySpec(

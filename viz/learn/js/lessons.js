@@ -203,7 +203,7 @@ export class Lessons {
     const again = missed.map(([at]) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at))));
     const done = this.progress[lesson.id] || [], left = lesson.steps.map((_, at) => at).filter((at) => !done.includes(at) && !missed.some(([one]) => one === at));
     const undone = left.map((at) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at))));
-    const score = `You answered ${results.size} of ${count(asked, "question")}, ${results.size - missed.length} of them correctly at the first try.`;
+    const score = `You answered ${results.size} of ${count(asked, "question")}${results.size ? `, ${results.size - missed.length} of them correctly at the first try` : ""}.`;
     return el("div", "sl-card sl-end", el("p", "sl-where", lesson.title), el("h2", "", left.length ? "The end of this lesson" : "You have finished this lesson"), asked ? el("p", "", score) : null,
       again.length ? el("p", "", "Worth another look:") : null, again.length ? el("ul", "sl-again", ...again) : null,
       undone.length ? el("p", "", "Not done yet (read, answer or step through each):") : null, undone.length ? el("ul", "sl-again", ...undone) : null,
