@@ -188,25 +188,22 @@ def with_costs(
     draft_step: float | None = None,
     verify_curve: list[float] | None = None,
 ) -> Costs:
-    """``costs`` with other curves: what if the draft were cheaper, or verifying free?"""
+    """``costs`` with other curves: what if the draft were cheaper, or verifying free? ``draft_step``: of a draft that makes
+    all guesses of an iteration with the first, what they cost together.
+    """
+    if verify_curve is not None:
+        costs = replace(costs, verify_curve=verify_curve)
+    if draft_step is None:
+        return costs
+    first, known = costs.first_step.get(draft, 0.0), costs.draft_step[draft]
+    if first > AT_ONCE * known:
+        return replace(costs, first_step={**costs.first_step, draft: draft_step})
+    scaled = first * draft_step / known if known else 0.0
     return replace(
         costs,
-        **({} if draft_step is None else _with_step(costs, draft, draft_step)),
-        verify_curve=costs.verify_curve if verify_curve is None else verify_curve,
+        draft_step={**costs.draft_step, draft: draft_step},
+        first_step={**costs.first_step, draft: scaled},
     )
-
-
-def _with_step(costs: Costs, draft: str, draft_step: float) -> dict[str, dict[str, float]]:
-    """The drafts' steps and their extra costs of first ones. That of ``draft`` scales with its step; if it makes all
-    guesses with the first, ``draft_step`` is what they cost together.
-    """
-    first, known = costs.first_step.get(draft, 0.0), costs.draft_step[draft]
-    at_once = first > AT_ONCE * known
-    scaled = first * draft_step / known if known else 0.0
-    return {
-        "draft_step": {**costs.draft_step, draft: known if at_once else draft_step},
-        "first_step": {**costs.first_step, draft: draft_step if at_once else scaled},
-    }
 
 
 def simulate_lane(

@@ -116,8 +116,8 @@ def _clock_note(result: EvaluationResult) -> str:
     repeats = result.setting.clock_repeats
     how = "once each" if repeats == 1 else f"at most {repeats} repeats round robin, medians"
     return (
-        f"On the clock: {counted(result.clocked(), 'prompt')}, {how}; the lanes of a prompt take turns every tenth of a "
-        f"second{equal}"
+        f"On the clock: {counted(result.clocked(), 'prompt')}, {how}; the lanes of a prompt take turns every tenth of "
+        f"a second{equal}"
     )
 
 

@@ -153,8 +153,8 @@ class EvaluationReport(Report):
             best_one = result.find("speedup", "oracle:best")
             weighing = f", and one that also knows the costs {best_one.value:.2f}" if best_one else ""
             sentences.append(
-                f"An oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}{weighing}; it cannot "
-                "be used in practice."
+                f"An oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}{weighing}; it "
+                "cannot be used in practice."
             )
         return Section("Which policy is fastest, by how much, and how certain is that?", sentences, kind="answer")
 
