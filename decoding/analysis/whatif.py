@@ -188,8 +188,9 @@ def with_costs(
     draft_step: float | None = None,
     verify_curve: list[float] | None = None,
 ) -> Costs:
-    """``costs`` with other curves: what if the draft were cheaper, or verifying free? ``draft_step``: of a draft that makes
-    all guesses of an iteration with the first, what they cost together.
+    """``costs`` with other curves: what if the draft were cheaper, or verifying free?
+
+    ``draft_step``: of a draft that makes all guesses of an iteration with the first, what they cost together.
     """
     if verify_curve is not None:
         costs = replace(costs, verify_curve=verify_curve)
