@@ -29,7 +29,7 @@ from .run_costs import run_costs
 
 MAX_RATIO = 1_000_000  # of a draft step to a target pass
 AT_ONCE = 10
-"""A first step that costs more than so many of the others makes their guesses as well (parallel heads, a block)."""
+"""A first step that costs more than so many of the others makes their guesses as well."""
 
 
 @dataclass(slots=True)
@@ -197,7 +197,7 @@ def with_costs(
     if draft_step is None:
         return costs
     first, known = costs.first_step.get(draft, 0.0), costs.draft_step[draft]
-    if first > AT_ONCE * known:
+    if guesses_at_once(costs, draft):
         return replace(costs, first_step={**costs.first_step, draft: draft_step})
     scaled = first * draft_step / known if known else 0.0
     return replace(
@@ -205,6 +205,11 @@ def with_costs(
         draft_step={**costs.draft_step, draft: draft_step},
         first_step={**costs.first_step, draft: scaled},
     )
+
+
+def guesses_at_once(costs: Costs, draft: str) -> bool:
+    """Whether the draft makes all guesses of an iteration in its first step (parallel heads, a block)."""
+    return costs.first_step.get(draft, 0.0) > AT_ONCE * costs.draft_step.get(draft, 0.0)
 
 
 def simulate_lane(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from ..analysis.whatif import guesses_at_once
 from ..files import safe_name
 from ..records.text import counted
 from ..records.trace import Costs
@@ -241,22 +242,35 @@ def _drafts_table(result: EvaluationResult) -> Table:
         draft = drafts[name]
         return Cell(f"{draft.layers} x {draft.hidden_size}", draft.layers) if draft.parameters else Cell()
 
+    def c(name: str) -> Cell:
+        costs = result.setting.costs
+        if not guesses_at_once(costs, name):
+            return cell(result.find("c", draft=name), ".3f")
+        return Cell(f"{costs.first_step[name]:.3f} at once", costs.first_step[name])
+
+    def break_even(name: str) -> Cell:
+        return (
+            Cell()
+            if guesses_at_once(result.setting.costs, name)
+            else cell(result.find("break_even_c", draft=name), ".2f")
+        )
+
     columns = [
         Column("parameters", parameters),
         Column("layers x width", shape),
-        column("c", "c", ".3f"),
+        Column("c", c),
         column("match rate", "match_rate", ".1%"),
         Column("best SL", lambda name: Cell(str(drafts[name].best_sl), drafts[name].best_sl)),
         column("speedup at it", "speedup", times, lambda name: f"static:{drafts[name].best_sl}"),
         Column("best policy", lambda name: Cell(drafts[name].best_lane)),
         column("its speedup", "speedup", times, lambda name: drafts[name].best_policy),
         column("p95 ms per token", "p95_token_s", milliseconds, lambda name: drafts[name].best_policy),
-        column("break-even c", "break_even_c", ".2f"),
+        Column("break-even c", break_even),
     ]
     note = (
-        "c: time of a draft step / time of a target pass. Best SL and best policy were chosen on validation prompts; "
-        "their speedups are simulated on the test prompts. p95: over prompts. Break-even c: above it no fixed SL "
-        "gains, if what the first guess of an iteration costs beyond c grows with it."
+        "c: time of a draft step / time of a target pass; at once: of all guesses of an iteration. Best SL and best "
+        "policy were chosen on validation prompts; their speedups are simulated on the test prompts. p95: over prompts. "
+        "Break-even c: above it no fixed SL gains, if what the first guess of an iteration costs beyond c grows with it."
     )
     return make_table("The drafts", note, "draft", {name: name for name in drafts}, columns)
 
