@@ -73,4 +73,5 @@ def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_pa
     assert (first["prompts"], second["prompts"]) == (1, 2) and second["equal"] == 2 * first["equal"]
     assert counts("--limit", "2") == second and len((tmp_path / "counts.jsonl").read_text().splitlines()) == 3
     assert "different skip" in command(*words, *kept, "--limit", "2", "--skip", "1").err
+    assert "Minutes must be" in command(*words, "--minutes", "nan").err
     assert "Skip fewer" in command(*words, "--limit", "2", "--skip", "2").err

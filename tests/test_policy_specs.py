@@ -170,6 +170,7 @@ def test_a_lane_string_is_taken_apart(text, draft, policy, argument):
         ("tree:0", "tree:0 never guesses"),
         ("static:-3", "from 1 to 20"),
         ("static:5.5", "from 1 to 20"),
+        ("static:05", "from 1 to 20"),
         ("static", "static:5"),
         ("static:", "colon"),
         ("warp:9", "no policy 'warp'"),

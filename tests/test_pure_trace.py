@@ -133,6 +133,9 @@ HOSTILE_FILES = {
     "draft without costs": lambda: change("costs/c", {}),
     "lane without costs": lambda: json.dumps(plain() | {"chains": {}, "costs": plain()["costs"] | {"c": {}}}),
     "tail outside": lambda: change("chains/shallow/tails/500", plain()["chains"]["shallow"]["along"]),
+    "scores of along alone": lambda: change(
+        "chains/shallow/along/scores/alone", [0.5] * len(plain()["chains"]["shallow"]["target"])
+    ),
     "negative tail": lambda: change("chains/shallow/tails/-1", plain()["chains"]["shallow"]["along"]),
     "uneven lists": lambda: change("chains/shallow/along/p", [0.5]),
     "uneven scores": lambda: change("chains/shallow/along/scores/disco", [0.5]),
@@ -273,6 +276,16 @@ def test_another_key_is_refused_or_begins_again(tmp_path):
     assert written(path) == [KEY, {"n": 1}]
     assert Lines(path, KEY | {"of": 2}, stale="restart").records == []
     assert written(path) == [KEY | {"of": 2}]
+
+
+def test_a_file_of_something_else_and_a_place_that_takes_none_are_refused(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("# Mine\n")
+    with pytest.raises(UserError, match="README.md contains other work"):
+        Lines(path, KEY)
+    assert path.read_text() == "# Mine\n"
+    with pytest.raises(UserError, match="Cannot use"):
+        Lines(path / "lines.jsonl", KEY)
 
 
 # -- display text: lossless, also if characters are split over tokens

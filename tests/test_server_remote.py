@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from decoding.backends.local import LocalBackend
 from decoding.backends.metrics import Metrics
 from decoding.backends.remote import RemoteBackend
-from decoding.backends.server import Limits, Session, _EventsResponse
+from decoding.backends.server import Limits, Session, _EventsResponse, _read_body
 from decoding.backends.stream import EventStream
 from decoding.errors import UserError
 from decoding.records.events import Event, event_to_json
@@ -98,6 +98,12 @@ def url():
 def test_bad_bodies_are_answered_with_a_sentence(url, body, status, part):
     response = web.put(f"{url}/runs/bad-body", content=body)
     assert response.status_code == status and part in response.json()["message"]
+
+
+def test_an_evaluation_may_name_a_draft_of_the_pair():
+    assert _read_body(b'{"kind": "evaluate", "options": {"draft": "small"}}', Limits())[0] == "evaluate"
+    with pytest.raises(UserError, match="only the pairs that it lists"):
+        _read_body(b'{"kind": "evaluate", "options": {"target": "a", "draft": "small"}}', Limits())
 
 
 def test_no_pages_but_the_documented_ones(url):

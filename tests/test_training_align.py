@@ -23,7 +23,7 @@ from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_tex
 from training.align.draft_folder import write_head_ids
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
-from training.align.suite import suite_of
+from training.align.suite import suite_of, write_suite
 from training.align.teacher import ChatModel, Teacher, turns_of
 from training.align.texts import Text, good_prompt, split_of
 
@@ -128,6 +128,14 @@ def test_the_suite_holds_prompts_that_drafts_never_see(written):
     trained = {text.prompt for text in read_texts(written, "train")}
     assert prompts and not trained & {prompt.prompt for prompt in prompts}
     assert {prompt.split for prompt in prompts} <= {"train", "validation", "test"}
+
+
+def test_without_texts_the_suite_that_is_there_stays(tmp_path):
+    file = tmp_path / "chat.jsonl"
+    file.write_text("{}")
+    with pytest.raises(UserError, match="training align texts"):
+        write_suite([], file)
+    assert file.read_text() == "{}"
 
 
 def test_batches_hold_each_text_once_and_ask_for_its_next_token(written, chat):

@@ -169,7 +169,8 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, dict[str, Any]]:
         raise HTTPException(400, 'The body must be JSON: {"kind": "compare", "options": {...}}.') from error
     if kind not in KINDS or not isinstance(options, dict):
         raise HTTPException(400, f"The kind must be one of {', '.join(KINDS)}, its options an object.")
-    if (options.get("target") or options.get("draft")) and not limits.any_model:
+    is_foreign = options.get("target") or (kind == "compare" and options.get("draft"))  # others name one of the pair's
+    if is_foreign and not limits.any_model:
         raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
     if kind == "compare":
         _check_known(options)

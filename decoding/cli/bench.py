@@ -116,8 +116,10 @@ def lossless(
     """
     from ..bench.lossless import check_lossless, plain_reference, transformers_reference
     from ..engines.pair import load_pair
+    from ..evaluation.options import check_minutes
     from ..records.suites import load_suite, suites_for
 
+    check_minutes(minutes)
     loaded = load_pair(pair, target, draft if target else "", dtype=dtype, device=device)
     if draft and not target:
         loaded.draft(draft)  # raises UserError for an unknown name

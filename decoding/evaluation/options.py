@@ -90,8 +90,7 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
     _check_count("The number of clock prompts", options.clock_prompts, 0, 100_000)
     _check_count("The number of repeats", options.repeats, 1, 50)
     for minutes in (options.minutes, options.chain_minutes):
-        if minutes is not None and not 0.0 <= minutes <= 10_000:
-            raise UserError(f"Minutes must be a number from 0 to 10000, not {minutes}.")
+        check_minutes(minutes)
     if not options.lanes:
         raise UserError("No lane was named: leave the lanes out to evaluate all policies.")
     for lane in options.lanes:
@@ -105,3 +104,9 @@ def _check_count(name: str, value: int | None, low: int, high: int, optional: bo
         return
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise UserError(f"{name} must be a whole number from {low} to {high:,}, not {value}.")
+
+
+def check_minutes(minutes: float | None) -> None:
+    """Raises UserError."""
+    if minutes is not None and not 0.0 <= minutes <= 10_000:
+        raise UserError(f"Minutes must be a number from 0 to 10000, not {minutes}.")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Value = float | str | None  # of an argument: a number (an int if it is whole), a word, or None
 
+_WHOLE = re.compile(r"0|[1-9]\d{0,7}", re.ASCII)  # one spelling of each, which names a lane
 _DECIMAL = re.compile(r"\d{0,8}\.?\d{1,20}(?:e-?\d{1,2})?", re.ASCII)  # what Python and JavaScript read alike
 TWENTIETHS = tuple(k / 20 for k in range(1, 20))  # sweep of a threshold from 0 to 1
 
@@ -67,7 +68,7 @@ class Argument:
 
     def _number(self, text: str) -> float | None:
         if self.whole:
-            return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
+            return int(text) if _WHOLE.fullmatch(text) else None
         return float(text) if _DECIMAL.fullmatch(text) else None
 
     def _sentence(self) -> str:

@@ -14,14 +14,16 @@ class Lines:
     """One JSON Lines file whose first line says under which ``key`` it was made.
 
     A last line that a kill cut short is dropped. Where the key differs, ``stale`` decides: "refuse" raises
-    UserError, "restart" begins a new file (for data that can be computed again from other files).
+    UserError, "restart" begins a new file (for data that can be computed again from other files). Raises UserError
+    where the file cannot be read or written, too.
     """
 
     def __init__(self, path: Path, key: dict[str, Any], stale: str = "refuse") -> None:
         self.path = path
         self.key = json.loads(json.dumps(key))
-        self.records = self._open(stale)
-        self._file = path.open("a", encoding="utf-8")
+        with explained(f"Cannot use {path}"):
+            self.records = self._open(stale)
+            self._file = path.open("a", encoding="utf-8")
 
     def add(self, record: dict[str, Any]) -> None:
         """Write one record through to the file. Raises UserError where that fails."""
@@ -34,15 +36,14 @@ class Lines:
         self._file.close()
 
     def _open(self, stale: str) -> list[dict[str, Any]]:
-        with explained(f"Cannot use {self.path}"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lines = read_lines(self.path)
-        if lines and lines[0] != self.key:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines, begun = read_lines(self.path), self.path.exists() and self.path.stat().st_size > 0
+        if begun and lines[:1] != [self.key]:
             if stale == "refuse":
-                different = [name for name in self.key if lines[0].get(name) != self.key[name]]
+                key = lines[0] if lines else {}
+                different = ", ".join(name for name in self.key if key.get(name) != self.key[name]) or "version"
                 raise UserError(
-                    f"{self.path.parent} contains other work (different {', '.join(different) or 'version'}): "
-                    "choose another folder, or delete this one."
+                    f"{self.path} contains other work (different {different}): choose another place, or delete it."
                 )
             lines = []
         self._mend([self.key, *lines[1:]])

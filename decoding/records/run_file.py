@@ -129,6 +129,8 @@ def check_chain(chain: Chain) -> None:
         raise UserError(f"Chain {name}: it holds guesses from {len(chain.starts)} places of {len(chain.target)}.")
     for at, guesses in enumerate(chain.starts):
         _check_guesses(guesses, len(guesses.choice), f"chain {name}, start {at}")
+    if any(one.choice and one.scores.keys() != chain.along.scores.keys() for one in chain.lists()):
+        raise UserError(f"Chain {name}: some of its guesses lack scores that others have.")
 
 
 def _check_trace(trace: Trace, costs: Costs) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from decoding.errors import UserError
 from decoding.files import write_whole
 from decoding.records.suites import Prompt
 
@@ -35,8 +36,10 @@ def suite_of(texts: Iterable[Text]) -> list[Prompt]:
 
 
 def write_suite(texts: Iterable[Text], file: Path) -> int:
-    """Writes the suite as JSON Lines; returns the number of its prompts. Raises OSError."""
+    """Writes the suite as JSON Lines; returns the number of its prompts. Raises OSError, UserError without any."""
     prompts = suite_of(texts)
+    if not prompts:
+        raise UserError("There are no texts to take prompts from. Run `python -m training align texts` first.")
     rows = [{key: value for key, value in asdict(prompt).items() if value} for prompt in prompts]
     write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return len(prompts)

@@ -66,7 +66,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.folder.exists():
         parser.error(f"{options.folder} already exists: name another folder, or delete it.")
-    folder = build(options.folder, options.hardware)
+    try:
+        folder = build(options.folder, options.hardware)
+    except OSError as error:
+        parser.error(f"Cannot write {options.folder} ({error.strerror}): name another folder.")
     print(f"Wrote {folder}. Upload it: hf upload OWNER/NAME {folder} --repo-type space")
 
 
