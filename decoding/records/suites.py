@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..errors import UserError
@@ -138,14 +138,15 @@ def _file(name: str) -> Path:
 
 def _parse(line: str, path: Path, number: int) -> Prompt:
     try:
-        fields = json.loads(line)
-        split = "test" if number % 3 else "validation"
-        own = {"id": f"{path.stem}-{number}", "suite": path.stem, "split": split, "source": ""}
-        found = Prompt(**own | fields | {"lanes": tuple(fields.get("lanes", ()))})
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(
-            f'{path.name}, line {number} is not a prompt such as {{"prompt": "Hello"}} ({error}).'
-        ) from error
+        given = json.loads(line)
+    except ValueError:
+        given = None
+    known = {one.name for one in fields(Prompt)}
+    is_prompt = isinstance(given, dict) and {"prompt"} <= given.keys() <= known
+    if not is_prompt or not isinstance(given.get("lanes", []), list):
+        raise UserError(f'{path.name}, line {number} is not a prompt such as {{"prompt": "Hello"}}.')
+    own = {"id": f"{path.stem}-{number}", "suite": path.stem, "split": "test" if number % 3 else "validation"}
+    found = Prompt(**{"source": ""} | own | given | {"lanes": tuple(given.get("lanes", ()))})
     texts = (found.prompt, found.id, found.split)
     if not all(isinstance(text, str) for text in texts) or found.split not in (*SPLITS, SHOWCASE):
         raise UserError(f"{path.name}, line {number}: prompt and id must be texts, split one of {', '.join(SPLITS)}.")
