@@ -375,3 +375,15 @@ def test_odd_times_make_no_cost_negative():
     assert _met(costs, [(run.lane("static:5"), 1e-9)]) is costs
     assert _line(costs, "shallow", times) == pytest.approx((0.36667, 0.1), abs=1e-4)
     assert _line(costs, "shallow", {2: [0.1] * 3, 4: [0.4] * 3}) == pytest.approx((0.0, 1.5 / 18))
+
+
+def test_a_draft_that_guesses_at_once_takes_one_pass_for_each_iteration_with_guesses():
+    run = make_run(lanes=("autoregressive", "static:5"))
+    trace = run.lanes[1]
+
+    def passes():
+        return next(one.value for one in lane_figures(run, trace) if one.key == "draft_passes")
+
+    assert passes() == sum(it.n_drafted for it in trace.iterations)
+    run.costs.draft_step["shallow"], run.costs.first_step["shallow"] = 0.001, 0.05
+    assert passes() == sum(it.n_drafted > 0 for it in trace.iterations) < len(trace.output)

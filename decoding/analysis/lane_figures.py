@@ -9,6 +9,7 @@ from ..records.trace import Chain, Run, Trace
 from . import metrics
 from .counts import counts
 from .metrics import Spread
+from .whatif import guesses_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ def _draft_figures(run: Run, trace: Trace) -> list[LaneFigure | None]:
     held = f"iterations whose first draft held / iterations that drafted = {hits} / {len(firsts)}"
     acceptance = f"accepted / drafted = {accepted} / {drafted}; it measures the policy as much as the draft"
     places = "one for each drafted token, or for each place of a tree"
+    if guesses_at_once(run.costs, trace.draft or ""):
+        draft_passes = sum(it.n_drafted > 0 for it in trace.iterations)
+        places = "one for each iteration with guesses: this draft makes them all at once"
     discarding, verifying = f"thrown away / tokens = {lost} / {tokens}", f"target passes / tokens = {n} / {tokens}"
     return [
         _figure("draft_passes", "draft passes", draft_passes, "", places),

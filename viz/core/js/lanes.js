@@ -2,7 +2,7 @@
 
 import { nearest } from "./format.js";
 import { Joiner, NEAR, piecesAfter } from "./pieces.js";
-import { iterationParts, plainCost } from "./replay.js";
+import { guessesAtOnce, iterationParts, plainCost } from "./replay.js";
 import { FATES } from "./words.js";
 
 const TICK = 1e-7; // times of the payload are whole multiples of this many seconds
@@ -132,8 +132,9 @@ export class Lane {
   /** The counts after `upTo` iterations, as the figures of these keys show them. */
   counted(upTo) {
     const { passes, drafted, steps, thrown, kept } = this.counts(upTo);
+    const reads = this.costs && guessesAtOnce(this.costs, this.draft) ? this.iterations.slice(0, upTo).filter((it) => it.drafted).length : steps;
     const share = drafted ? ` (${nearest(100 * thrown / drafted)}%)` : "";
-    return { target_passes: String(passes), draft_passes: String(steps), thrown_away: `${thrown}${share}`,
+    return { target_passes: String(passes), draft_passes: String(reads), thrown_away: `${thrown}${share}`,
       tokens_per_target_pass: passes ? (kept / passes).toFixed(2) : "…" };
   }
 }
