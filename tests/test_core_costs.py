@@ -10,6 +10,7 @@ from decoding.analysis.steadiness import contradictions
 from decoding.comparison import costs
 from decoding.comparison.costs import Timer, fit_steps, fit_verification, measure_costs
 from decoding.comparison.prepare import prepare
+from decoding.errors import UserError
 from decoding.records.request import CompareRequest
 
 from .runs import make_costs, make_run
@@ -171,6 +172,9 @@ def test_a_lane_that_this_version_does_not_know_is_reported_by_its_own_name():
         trace.lane, trace.policy = lane, lane.partition("/")[2].partition(":")[0]
         (said,) = contradictions(run)
         assert said.startswith(f"{name} came out ")
+    trace.lane = "shallow/confidence:0.4<script>"
+    with pytest.raises(UserError, match="The threshold must be a number"):
+        contradictions(run)
 
 
 def test_a_text_along_which_checks_grow_for_all_lanes_contradicts_nothing():

@@ -88,7 +88,9 @@ def test_a_file_that_somebody_adds_is_a_suite(tmp_path, monkeypatch):
         (b"\xff", "not UTF-8"),
         (b'["a"]', "line 1 is not a prompt"),
         (b'{"text": "a"}', "line 1 is not a prompt"),
+        (b'{"prompt"', "line 1 is not a prompt such as .* .Expecting"),
         (b'{"prompt": "a", "lanes": 5}', "line 1 is not a prompt"),
+        (b'{"prompt": "a", "titel": "b"}', "there is no field 'titel'"),
         (b'{"prompt": 5}', "must be texts"),
         (b'{"prompt": "a", "split": "dev"}', "split one of train"),
         (b'{"prompt": "a", "id": "x"}\n{"prompt": "b", "id": "x"}', "several prompts with the id 'x'"),
@@ -107,7 +109,8 @@ def test_a_bad_suite_does_not_hide_the_others_in_the_list(tmp_path, monkeypatch)
     (tmp_path / "bad.jsonl").write_text("[]")
     (tmp_path / "mine.jsonl").write_text('{"prompt": "a"}')
     listed = command("suites")
-    assert "mine: 0 train, 0 validation, 1 test" in listed.out and "bad.jsonl, line 1" in listed.err
+    assert "mine: 0 train, 0 validation, 1 test" in listed.out
+    assert listed.status == 2 and "bad.jsonl, line 1" in listed.err
 
 
 def test_showcase_prompts_have_titles_and_lanes_that_parse():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ..errors import UserError
-from ..lookahead.lanes import parse_lane
+from ..lookahead.lanes import parse_lane, spec_of
 from ..records.text import counted
 from ..records.trace import Costs, Run, Trace
 from .metrics import predicted_cost, speedup, speedups
@@ -16,6 +17,7 @@ MAX_CONTRADICTION = 0.25
 MIN_STEP = 0.97  # v(n) / v(n - 1) below which the measurements of v contradict each other
 MAX_RATIO = 1.3  # largest ratio between a lane's measured speedup and that which the costs predict
 MOST_LANES = 2  # that are named
+_NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?", re.ASCII)
 MAX_SPREAD = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
 
 
@@ -75,11 +77,15 @@ def _against_its_costs(run: Run, trace: Trace, own: Costs) -> str:
 
 
 def _name(lane: str) -> str:
-    """A lane in words, "Confidence 0.4 · small"; as it is written if this version does not know it."""
+    """A lane in words, "Confidence 0.4 · small"; as it is written if another version wrote it: with a policy that this
+    one lacks, or a number that it refuses. Raises UserError for other arguments, which no version wrote.
+    """
     try:
         read = parse_lane(lane)
     except UserError:
-        return lane
+        if spec_of(lane) is None or _NUMBER.fullmatch(lane.partition(":")[2]):
+            return lane
+        raise
     return " ".join(filter(None, (read.spec.title, read.argument))) + (f" · {read.draft}" if read.draft else "")
 
 

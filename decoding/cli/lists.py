@@ -16,7 +16,7 @@ from ..lookahead.spec import PolicySpec, all_specs
 from ..records.pairs import PairDescription
 from ..records.suites import SPLITS, available_suites, load_suite
 from ..records.text import markdown_table
-from .console import AsJson, as_text, err, out, print_error, print_json, visible
+from .console import AsJson, as_text, err, out, print_json, visible
 
 COLUMNS = ("lane", "what it does", "source")
 
@@ -105,14 +105,17 @@ def suites(
             _fetch(name)
     elif action != "list":
         raise UserError(f"Suites can be listed or fetched, not {action[:40]!r}: write `suites list` or `suites fetch`.")
+    faults = []
     for name in available_suites():
         try:
             prompts = load_suite(name)
         except UserError as error:  # one bad file does not hide the others
-            print_error(str(error))
+            faults.append(str(error))
             continue
         counts = ", ".join(f"{sum(prompt.split == split for prompt in prompts)} {split}" for split in SPLITS)
         out.print(as_text(f"{name}: {counts}"))
+    if faults:
+        raise UserError(" ".join(faults))
 
 
 def _fetch(name: str) -> None:

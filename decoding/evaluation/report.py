@@ -249,11 +249,8 @@ def _drafts_table(result: EvaluationResult) -> Table:
         return Cell(f"{costs.first_step[name]:.3f} at once", costs.first_step[name])
 
     def break_even(name: str) -> Cell:
-        return (
-            Cell()
-            if guesses_at_once(result.setting.costs, name)
-            else cell(result.find("break_even_c", draft=name), ".2f")
-        )
+        of_each = not guesses_at_once(result.setting.costs, name)
+        return cell(result.find("break_even_c", draft=name), ".2f") if of_each else Cell()
 
     columns = [
         Column("parameters", parameters),

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from ..files import cache_folder
@@ -137,15 +138,20 @@ def _file(name: str) -> Path:
 
 
 def _parse(line: str, path: Path, number: int) -> Prompt:
+    no_prompt = f'{path.name}, line {number} is not a prompt such as {{"prompt": "Hello"}}'
     try:
         given = json.loads(line)
-    except ValueError:
-        given = None
-    known = {one.name for one in fields(Prompt)}
-    is_prompt = isinstance(given, dict) and {"prompt"} <= given.keys() <= known
-    if not is_prompt or not isinstance(given.get("lanes", []), list):
-        raise UserError(f'{path.name}, line {number} is not a prompt such as {{"prompt": "Hello"}}.')
-    own = {"id": f"{path.stem}-{number}", "suite": path.stem, "split": "test" if number % 3 else "validation"}
+    except ValueError as error:
+        raise UserError(f"{no_prompt} ({error}).") from error
+    if not isinstance(given, dict) or "prompt" not in given or not isinstance(given.get("lanes", []), list):
+        raise UserError(f"{no_prompt}.")
+    if unknown := given.keys() - {one.name for one in fields(Prompt)}:
+        raise UserError(f"{no_prompt}: there is no field {min(unknown)[:40]!r}.")
+    own: dict[str, Any] = {
+        "id": f"{path.stem}-{number}",
+        "suite": path.stem,
+        "split": "test" if number % 3 else "validation",
+    }
     found = Prompt(**{"source": ""} | own | given | {"lanes": tuple(given.get("lanes", ()))})
     texts = (found.prompt, found.id, found.split)
     if not all(isinstance(text, str) for text in texts) or found.split not in (*SPLITS, SHOWCASE):

@@ -200,13 +200,12 @@ export class Lessons {
   end() {
     const { lesson, results } = this, asked = lesson.steps.filter((step) => step.question).length, { lessons } = this.learn.index;
     const missed = [...results].filter(([, { first }]) => !first), next = lessons[lessons.findIndex(({ id }) => id === lesson.id) + 1];
-    const again = missed.map(([at]) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at))));
-    const done = this.progress[lesson.id] || [], left = lesson.steps.map((_, at) => at).filter((at) => !done.includes(at) && !missed.some(([one]) => one === at));
-    const undone = left.map((at) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at))));
+    const done = this.progress[lesson.id] || [], left = [...lesson.steps.keys()].filter((at) => !done.includes(at));
+    const stepsOf = (places) => el("ul", "sl-again", ...places.map((at) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at)))));
     const score = `You answered ${results.size} of ${count(asked, "question")}${results.size ? `, ${results.size - missed.length} of them correctly at the first try` : ""}.`;
     return el("div", "sl-card sl-end", el("p", "sl-where", lesson.title), el("h2", "", left.length ? "The end of this lesson" : "You have finished this lesson"), asked ? el("p", "", score) : null,
-      again.length ? el("p", "", "Worth another look:") : null, again.length ? el("ul", "sl-again", ...again) : null,
-      undone.length ? el("p", "", "Not done yet (read, answer or step through each):") : null, undone.length ? el("ul", "sl-again", ...undone) : null,
+      ...(missed.length ? [el("p", "", "Worth another look:"), stepsOf(missed.map(([at]) => at))] : []),
+      ...(left.length ? [el("p", "", "Not done yet (read, answer or step through each):"), stepsOf(left)] : []),
       lesson.goals.length ? el("h3", "", left.length ? "What it teaches" : "You can now") : null, goalsOf(lesson), el("h3", "", "What next"),
       el("p", "sl-bar", next ? keyed("lesson on", button(`${next.title} (${next.minutes} minutes)`, () => this.learn.attempt(() => this.open(next)), { cls: "sd-button sl-main" })) : null,
         button("Be the policy", () => this.learn.choose("play")), button("All lessons", () => this.leave())));
