@@ -13,7 +13,7 @@ from decoding.engines.choosing import draft_formats, fastest, target_formats
 from decoding.engines.formats import all_formats, find_format
 from decoding.engines.formats.int4 import round_to_groups
 from decoding.engines.invariance import keeps_bits
-from decoding.engines.linears import DenseLinear, half_head
+from decoding.engines.linears import DenseLinear, half_linear
 from decoding.engines.threads import TARGET_ROWS, best_use
 from decoding.errors import UserError
 from decoding.records.machine import describe_machine
@@ -77,7 +77,7 @@ def test_every_format_runs_a_model_close_to_float32_with_rows_that_keep_their_bi
     assert keeps_bits(model)
 
 
-@pytest.mark.parametrize("make", [lambda weight: find_format("float16").linear(weight.float(), None), half_head])
+@pytest.mark.parametrize("make", [lambda weight: find_format("float16").linear(weight.float(), None), half_linear])
 def test_two_bytes_hold_a_bfloat16_checkpoint_but_for_the_smallest_numbers(make):
     weight = (torch.randn(500, 96, generator=torch.Generator().manual_seed(1)) * 0.05).bfloat16()
     unit = torch.eye(96)

@@ -5,12 +5,14 @@ the result [n, out], both of dtype ``dtype``.
 
 - Packed: for the CPU, weights packed once for oneDNN. One pass over 1 to 16 rows costs about the same (on one thread,
   256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
-- Unfused: any product; bias and the neighbouring operation follow. Dense: ``torch.nn.functional.linear``, any dtype.
+- Compiled: for the CPU, float16 or float32 weights, float32 sums (kernel.py).
+- Dense: ``torch.nn.functional.linear``, any dtype. Where a product is unfused, the neighbouring operation follows it.
 
 A library may have another kernel for some numbers of rows, which sums in another order: invariance.py tests the
 model's shapes; where bits differ, ``padded`` says what to pad, and ``most`` how many rows to multiply together.
 
-Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two best of 50,000 logits often tie.
+Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two best of 50,000 logits often tie, and
+oneDNN's bfloat16 product would round its float32 sums so.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from types import MappingProxyType
 import torch
 import torch.nn.functional as F
 
-from . import instructions
+from . import instructions, kernel
 
 TESTED_ROWS = 24  # all numbers of rows up to this one are tested, and padded if necessary
 _PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
@@ -129,28 +131,44 @@ class DenseLinear(UnfusedLinear):
         return torch.addmm(other, x, self.weight.t())
 
 
-def plain_or_packed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | DenseLinear:
-    """Packed where oneDNN takes this dtype on this device, else plain."""
-    packs = instructions.packs_bfloat16 if weight.dtype == torch.bfloat16 else instructions.packs
-    return PackedLinear(weight, bias) if weight.device.type == "cpu" and packs() else DenseLinear(weight, bias)
-
-
-class HalfLinear(UnfusedLinear):
-    """[n, in] float32 -> [n, out] float32: float16 weights, float32 sums, bias included (FBGEMM).
-
-    A float16 checkpoint is held exactly, and a bfloat16 one from 2^-17 on (see formats/float16.py).
-    """
+class CompiledLinear(UnfusedLinear):
+    """[n, in] float32 -> [n, out] float32 by a float16 or float32 matrix [out, in] (kernel.py)."""
 
     dtype = torch.float32
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, product: kernel.Product) -> None:
+        """``product``: of the weight's dtype."""
         self.n_out, self.n_in = weight.shape
-        self.bias = None  # FBGEMM adds it
-        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None if bias is None else bias.float())
-        self._product = torch.ops.quantized.linear_dynamic_fp16.default
+        self.bias = None if bias is None else bias.float()
+        self._packed, self._product = kernel.pack(weight), product
+        self._more = self._packed.shape[1] - self.n_in  # inputs
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        return self._product(x, self._packed)
+        y = self._product(F.pad(x, (0, self._more)) if self._more else x, self._packed)
+        return y if y.shape[1] == self.n_out else y[:, : self.n_out]
+
+
+def exact_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """The fastest product that holds ``weight`` as it is: on a CPU compiled or packed, where that can be had."""
+    if weight.device.type != "cpu":
+        return DenseLinear(weight, bias)
+    if weight.dtype == torch.float32 and (product := kernel.product_of(torch.float32)) is not None:
+        return CompiledLinear(weight, bias, product)
+    packs = instructions.packs_bfloat16 if weight.dtype == torch.bfloat16 else instructions.packs
+    return PackedLinear(weight, bias) if packs() else DenseLinear(weight, bias)
+
+
+def half_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """float16's numbers of ``weight`` on a CPU, float32 activations and sums: in two bytes if that can be had, else in
+    four. A matrix with a number beyond float16's largest stays in float32.
+    """
+    weight, bias = weight.float(), None if bias is None else bias.float()
+    if not fits_half(weight):
+        return exact_linear(weight, bias)
+    product = kernel.product_of(torch.float16)
+    if product is None:
+        return exact_linear(weight.half().float(), bias)
+    return CompiledLinear(weight.half(), bias, product)
 
 
 class DenseHead:
@@ -175,22 +193,6 @@ class FloatHead:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear.in_parts(x.float())
-
-
-def float_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> FloatHead:
-    """The head of a model on the CPU in four bytes per weight."""
-    return FloatHead(plain_or_packed(weight.float(), None if bias is None else bias.float()))
-
-
-def half_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> FloatHead:
-    """The head of a model on the CPU in two bytes per weight if possible, else in four.
-
-    oneDNN's bfloat16 product would round its float32 sums to bfloat16. 49,152 x 576 on one thread take 1.8 milliseconds
-    for one row in float16; bfloat16 takes 1.4, float32 3.0.
-    """
-    if fits_half(weight) and instructions.has_fbgemm():
-        return FloatHead(HalfLinear(weight, bias))
-    return float_head(weight, bias)
 
 
 def fits_half(weight: torch.Tensor) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ...errors import UserError
-from ..linears import Linear, plain_or_packed
+from ..linears import Linear, exact_linear
 
 
 class WeightFormat(ABC):
@@ -52,7 +52,7 @@ class WeightFormat(ABC):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """The product by a matrix [out, in], which is in ``compute``."""
-        return plain_or_packed(weight, bias)
+        return exact_linear(weight, bias)
 
     @abstractmethod
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Callable[[torch.Tensor], Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .. import instructions
-from ..linears import FloatHead, half_head
+from ..linears import FloatHead, half_linear
 from . import WeightFormat
 
 
@@ -20,7 +20,7 @@ class Bfloat16(WeightFormat):
         return instructions.multiplies_bfloat16()
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return half_head(weight, bias)
+        return FloatHead(half_linear(weight, bias))
 
 
 FORMAT = Bfloat16()

@@ -1,6 +1,6 @@
-"""float16 weights, float32 activations and sums (FBGEMM): half the bytes of float32 on any x86 CPU with AVX2.
+"""float16 weights, float32 activations and sums: half the bytes of float32 (../kernel.py).
 
-The weights are widened while they are read, so no half-precision instructions are needed. A float16 checkpoint is held
+The weights are widened while they are read, so no half-precision arithmetic is needed. A float16 checkpoint is held
 exactly, and so is a bfloat16 one but for numbers below 2^-17, which are off by at most 2^-25 (float16 has fewer small
 ones). A matrix with a number beyond 65,504 is held in float32.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from .. import instructions
-from ..linears import FloatHead, HalfLinear, Linear, fits_half, half_head, plain_or_packed
+from ..kernel import product_of
+from ..linears import FloatHead, Linear, half_linear
 from . import WeightFormat
 
 
@@ -21,20 +21,13 @@ class Float16(WeightFormat):
     holds = frozenset({"float16", "bfloat16"})
 
     def is_fast_here(self) -> bool:
-        return instructions.has_fbgemm()
+        return product_of(torch.float16) is not None
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        if fits_half(weight) and instructions.has_fbgemm():
-            return HalfLinear(weight, bias)
-        return plain_or_packed(_rounded(weight), bias)
+        return half_linear(weight, bias)
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return half_head(_rounded(weight), bias)
-
-
-def _rounded(weight: torch.Tensor) -> torch.Tensor:
-    """The numbers that float16 holds of ``weight``, so that they are the same without FBGEMM, in more bytes."""
-    return weight.half().float() if fits_half(weight) else weight
+        return FloatHead(half_linear(weight, bias))
 
 
 FORMAT = Float16()

@@ -1,10 +1,10 @@
-"""float32: holds every checkpoint's values, and runs everywhere. Packed by oneDNN where that is available."""
+"""float32: holds every checkpoint's values, and runs everywhere. Compiled or packed products where they can be had."""
 
 from __future__ import annotations
 
 import torch
 
-from ..linears import FloatHead, float_head
+from ..linears import FloatHead, exact_linear
 from . import WeightFormat
 
 
@@ -16,7 +16,7 @@ class Float32(WeightFormat):
     general = True
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return float_head(weight, bias)
+        return FloatHead(exact_linear(weight, bias))
 
 
 FORMAT = Float32()

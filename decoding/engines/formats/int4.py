@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from .. import instructions
-from ..linears import FloatHead, UnfusedLinear, half_head
+from ..linears import FloatHead, UnfusedLinear, half_linear
 from . import WeightFormat
 from .int8 import int8_head
 
@@ -94,7 +94,7 @@ class Int4(WeightFormat):
         return Int4Linear(round_to_groups(weight), bias)
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return int8_head(weight, bias) if reduced else half_head(weight, bias)
+        return int8_head(weight, bias) if reduced else FloatHead(half_linear(weight, bias))
 
 
 FORMAT = Int4()

@@ -10,7 +10,7 @@ from warnings import catch_warnings, simplefilter
 import torch
 
 from .. import instructions
-from ..linears import FloatHead, Linear, UnfusedLinear, plain_or_packed
+from ..linears import FloatHead, Linear, UnfusedLinear, exact_linear
 from . import WeightFormat
 
 LEVELS = 127  # on each side of zero
@@ -49,7 +49,7 @@ def int8_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     """The product in int8; without FBGEMM by the same rounded weights, in float32."""
     if instructions.has_fbgemm():
         return Int8Linear(weight, bias)
-    return plain_or_packed(round_rows(weight).dequantize(), bias)
+    return exact_linear(round_rows(weight).dequantize(), bias)
 
 
 def int8_head(weight: torch.Tensor, bias: torch.Tensor | None) -> FloatHead:
