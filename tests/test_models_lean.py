@@ -105,7 +105,7 @@ def test_products_in_int8_round_each_row_for_itself():
     x[4] *= 100.0  # a row of large values must not make other rows less precise
     x[7] = 0.0
     linear = int8_linear(weight, bias=torch.arange(300.0))
-    pad_rows([linear])  # without FBGEMM it is a product in float32
+    pad_rows([linear])
     logits = linear(x)
     assert torch.equal(logits, torch.cat([linear(row[None]) for row in x]))
     assert torch.equal(logits[7], torch.arange(300.0))
@@ -275,7 +275,7 @@ def test_padding_is_given_where_bits_differ_and_nowhere_else():
 
 
 class TwoKernels(UnfusedLinear):
-    """Has another kernel for 1 and 2 rows, for the last two of 7 and of 32, as FBGEMM on a CPU with AVX2 alone."""
+    """Has another kernel for 1 and 2 rows, for the last two of 7 and of 32."""
 
     n_out, n_in, dtype, bias = 8, 16, torch.float32, None
 

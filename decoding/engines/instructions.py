@@ -22,16 +22,6 @@ def packs_bfloat16() -> bool:
     return packs() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def has_fbgemm() -> bool:
-    """Whether FBGEMM, whose products take float16 or int8 weights, is available."""
-    return imitated() != "plain" and torch.backends.quantized.engine in ("fbgemm", "x86")
-
-
 def has_vectors() -> bool:
     """Whether torch's own kernels are vectorised here: the one for int4 is slow otherwise."""
     return "AVX" in torch.backends.cpu.get_cpu_capability()
-
-
-def sums_int8_exactly() -> bool:
-    """Whether pairs of products of int8 by int8 are added in 32 bits (VNNI), not in 16, where large ones saturate."""
-    return imitated() in ("", "avx512") and bool(torch.cpu._is_vnni_supported())

@@ -49,9 +49,9 @@ def pad_rows(linears: Iterable[Linear], chosen: dict[tuple, Company] | None = No
 def _company_of(linear: Linear) -> Company:
     """How rows are to be multiplied where the kernel for a number of rows sums in another order than others.
 
-    FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2. MKL's for AVX512 do for 1
-    row and from 16 on, so that 1 is padded to 2, and at most 15 are multiplied together. oneDNN's with AMX do from 33
-    on: where the longest pass has other bits than one of TESTED_ROWS, a pass has at most as many rows.
+    MKL's for AVX512 do so for 1 row and from 16 on, so that 1 is padded to 2, and at most 15 are multiplied together.
+    oneDNN's with AMX do from 33 on: where the longest pass has other bits than one of TESTED_ROWS, a pass has at most
+    as many rows.
     """
     linear.padded, linear.most = {}, None
     *results, longest = _results(linear)

@@ -1,8 +1,8 @@
-"""Products of float32 rows by packed float16 or float32 matrices, compiled for this CPU by LLVM when first needed.
+"""Products of float32 rows by packed int8, float16 or float32 matrices, compiled for this CPU by LLVM when needed.
 
-y[r, o] = sum over k of x[r, k] W[o, k], added up in the order of k in every row, each step a fused multiply-add. So a
-row's bits depend neither on the number of rows nor on the CPU. float16 weights are widened in registers: one row takes
-about as long as memory needs to deliver them.
+y[r, o] = sum over k of x[r, k] W[o, k], added up in the order of k in every row, each step a fused multiply-add; the
+sum of int8 weights is then multiplied by their output's scale. So a row's bits depend neither on the number of rows nor
+on the CPU. Weights are widened in registers: one row takes about as long as memory needs to deliver them.
 
 A packed matrix is [blocks, inputs, LANES]: a step reads the LANES weights of one input, which meet that input of up to
 MOST_ROWS rows. Needs a CPU that widens float16: x86 with AVX2, FMA and F16C, or AArch64 (compiled, but not yet run on
@@ -34,7 +34,7 @@ _AHEAD = 2048  # bytes: how far ahead the loops over several rows, which take lo
 _SHARED = 1 << 18  # multiply-adds: with fewer, sharing the work takes longer than doing it
 _NEEDED = ("avx2", "fma", "f16c")  # on x86, as LLVM names them
 _LINE = 64  # bytes that memory delivers together
-_FIELDS = ("x", "weights", "y", "inputs", "rows", "blocks")
+_FIELDS = ("x", "weights", "y", "scales", "inputs", "rows", "blocks")
 _Arguments = ctypes.c_int64 * len(_FIELDS)
 _OPENMP = ("omp_get_thread_num", "omp_get_num_threads")  # 0 and 1 in a plain call
 
@@ -49,15 +49,18 @@ class Product:
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         self._address, self._openmp, self._keep = ctypes.c_void_p(address), openmp, keep
 
-    def __call__(self, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-        """x [rows, inputs] by a matrix ``packed`` [blocks, inputs, LANES] -> [rows, blocks * LANES], a new tensor."""
+    def __call__(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
+        """x [rows, inputs] by a matrix ``packed`` [blocks, inputs, LANES] -> [rows, blocks * LANES], a new tensor.
+        ``scales`` [blocks * LANES] float32, of int8 weights.
+        """
         x = x.contiguous()
         blocks, inputs, _ = packed.shape
         rows = x.shape[0]
         y = torch.empty(rows, blocks * LANES)
         few = rows * packed.numel() < _SHARED
         threads = 1 if few or self._openmp is None else min(torch.get_num_threads(), blocks)
-        arguments = _Arguments(x.data_ptr(), packed.data_ptr(), y.data_ptr(), inputs, rows, blocks)
+        scaled = 0 if scales is None else scales.data_ptr()
+        arguments = _Arguments(x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, inputs, rows, blocks)
         if threads == 1:
             self._call(arguments)
         else:
@@ -75,7 +78,7 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 def product_of(dtype: torch.dtype) -> Product | None:
-    """The product for weights of ``dtype``, float16 or float32; None where this CPU or LLVM cannot have it."""
+    """The product for weights of ``dtype``, int8, float16 or float32; None where this CPU or LLVM cannot have it."""
     return None if imitated() == "plain" else _product_for(dtype, imitated())
 
 
@@ -91,9 +94,10 @@ def _product_for(dtype: torch.dtype, cpu: str) -> Product | None:
 
 def _is_right(made: Product, dtype: torch.dtype) -> bool:
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(65 * LANES, 24, generator=generator).to(dtype)
-    x = torch.randn(2 * MOST_ROWS + 1, 24, generator=generator)
-    right = torch.allclose(made(x, pack(weight)), x @ weight.float().t(), rtol=1e-4, atol=1e-4)
+    weight = (9 * torch.randn(65 * LANES, 24, generator=generator)).to(dtype)
+    x, scales = torch.randn(2 * MOST_ROWS + 1, 24, generator=generator), torch.arange(65.0 * LANES)
+    expected = x @ weight.float().t() * (scales if dtype == torch.int8 else 1)
+    right = torch.allclose(made(x, pack(weight), scales), expected, rtol=1e-3, atol=1e-3)
     if not right:
         log.warning("compiled products are wrong on this CPU, and not used")
     return right
@@ -157,7 +161,7 @@ class _Code:
 
         self.ir, self.long, self.int, self.pointer = ir, ir.IntType(64), ir.IntType(32), ir.PointerType()
         self.single, self.bytes = ir.FloatType(), dtype.itemsize
-        self.weight = ir.HalfType() if dtype == torch.float16 else self.single
+        self.weight = {torch.int8: ir.IntType(8), torch.float16: ir.HalfType()}.get(dtype, self.single)
         self.vector, self.none = ir.VectorType(self.single, LANES), ir.VoidType()
         self.module = ir.Module()
         self.module.triple = triple
@@ -197,10 +201,10 @@ class _Code:
         start[:] = carried
 
     def _inner(self, rows: int, blocks: int) -> Any:
-        """``rows`` of x by ``blocks``: (x, weights, y, inputs, outputs), pointers to the first row and block."""
-        function = self._function(f"rows{rows}_blocks{blocks}", self.none, [self.pointer] * 3 + [self.long] * 2)
+        """``rows`` of x by ``blocks``: (x, weights, y, scales, inputs, outputs), pointers to the first of each."""
+        function = self._function(f"rows{rows}_blocks{blocks}", self.none, [self.pointer] * 4 + [self.long] * 2)
         function.linkage = "internal"
-        x, weights, y, inputs, outputs = function.args
+        x, weights, y, scales, inputs, outputs = function.args
         b = self.ir.IRBuilder(function.append_basic_block())
         size = b.mul(inputs, self.long(LANES))
         starts = [self._at(b, weights, b.mul(size, self.long(block)), self.weight) for block in range(blocks)]
@@ -216,7 +220,11 @@ class _Code:
                     for i, weight in enumerate(wide, row * blocks):
                         values[i] = b.call(self.fma, [weight, number, values[i]])
         for i, value in enumerate(sums):
-            at = b.add(b.mul(outputs, self.long(i // blocks)), self.long(i % blocks * LANES))
+            row, first = i // blocks, self.long(i % blocks * LANES)
+            if isinstance(self.weight, self.ir.IntType):
+                scale = b.load(self._at(b, scales, first, self.single), align=4, typ=self.vector)
+                value = b.fmul(value, scale)
+            at = b.add(b.mul(outputs, self.long(row)), first)
             b.store(value, self._at(b, y, at, self.single), align=4)
         b.ret_void()
         return function
@@ -231,6 +239,8 @@ class _Code:
             later = self._at(b, at, self.long(_AHEAD // self.bytes), self.weight)
             b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
         found = b.load(at, align=4 * self.bytes, typ=self.ir.VectorType(self.weight, LANES))
+        if isinstance(self.weight, self.ir.IntType):
+            return b.sitofp(found, self.vector)
         return found if self.weight == self.single else b.fpext(found, self.vector)
 
     def _everywhere(self, b: Any, number: Any) -> Any:
@@ -244,7 +254,7 @@ class _Code:
         b = self.ir.IRBuilder(function.append_basic_block())
         places = [self._at(b, function.args[0], self.long(i), self.long) for i in range(len(_FIELDS))]
         given = {name: b.load(at, typ=self.long) for name, at in zip(_FIELDS, places)}
-        given |= {name: b.inttoptr(given[name], self.pointer) for name in ("x", "weights", "y")}
+        given |= {name: b.inttoptr(given[name], self.pointer) for name in ("x", "weights", "y", "scales")}
         thread, threads = [b.sext(b.call(one, []), self.long) for one in self.openmp] or (self.long(0), self.long(1))
         first, end = self._part(b, given["blocks"], threads, thread)
         whole = b.sub(end, b.srem(b.sub(end, first), self.long(_CHUNK)))
@@ -283,4 +293,5 @@ class _Code:
             first = b.mul(b.add(block, self.long(done)), self.long(LANES))  # output
             weights = self._at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)
             y = self._at(b, given["y"], b.add(b.mul(row, outputs), first), self.single)
-            b.call(self.inner[rows, width], [x, weights, y, given["inputs"], outputs])
+            scales = self._at(b, given["scales"], first, self.single)
+            b.call(self.inner[rows, width], [x, weights, y, scales, given["inputs"], outputs])

@@ -5,7 +5,7 @@ the result [n, out], both of dtype ``dtype``.
 
 - Packed: for the CPU, weights packed once for oneDNN. One pass over 1 to 16 rows costs about the same (on one thread,
   256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
-- Compiled: for the CPU, float16 or float32 weights, float32 sums (kernel.py).
+- Compiled: for the CPU, int8, float16 or float32 weights, float32 sums (kernel.py).
 - Dense: ``torch.nn.functional.linear``, any dtype. Where a product is unfused, the neighbouring operation follows it.
 
 A library may have another kernel for some numbers of rows, which sums in another order: invariance.py tests the
@@ -132,19 +132,27 @@ class DenseLinear(UnfusedLinear):
 
 
 class CompiledLinear(UnfusedLinear):
-    """[n, in] float32 -> [n, out] float32 by a float16 or float32 matrix [out, in] (kernel.py)."""
+    """[n, in] float32 -> [n, out] float32 by a matrix [out, in] of int8, float16 or float32 (kernel.py)."""
 
     dtype = torch.float32
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, product: kernel.Product) -> None:
-        """``product``: of the weight's dtype."""
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        product: kernel.Product,
+        scales: torch.Tensor | None = None,
+    ) -> None:
+        """``product``: of the weight's dtype. ``scales`` [out], of int8 weights."""
         self.n_out, self.n_in = weight.shape
         self.bias = None if bias is None else bias.float()
         self._packed, self._product = kernel.pack(weight), product
-        self._more = self._packed.shape[1] - self.n_in  # inputs
+        blocks, inputs, lanes = self._packed.shape
+        self._scales = None if scales is None else F.pad(scales.float(), (0, blocks * lanes - self.n_out))
+        self._more = inputs - self.n_in
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        y = self._product(F.pad(x, (0, self._more)) if self._more else x, self._packed)
+        y = self._product(F.pad(x, (0, self._more)) if self._more else x, self._packed, self._scales)
         return y if y.shape[1] == self.n_out else y[:, : self.n_out]
 
 
