@@ -23,7 +23,7 @@ test: .venv/.dev
 	scripts/chromium.sh
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-CPU_TESTS := $(addprefix tests/,test_models_kernel.py test_models_formats.py test_models_lean.py test_models_int4.py \
+CPU_TESTS := $(addprefix tests/,test_models_compiled.py test_models_formats.py test_models_lean.py test_models_int4.py \
 	test_core_lossless.py test_core_feature_drafts.py test_training_align.py test_cpu_classes.py)
 
 test-cpus: export PYTHONDONTWRITEBYTECODE =

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from decoding.engines import kernel
+from decoding.engines.compiled import products
 
 # They copy a number to the host, derive a shape from data, or copy new data to the device.
 FORBIDDEN = (
@@ -188,7 +188,7 @@ def fake_cuda(monkeypatch):
     """Replaces the streams, graphs and events of ``torch.cuda`` with a FakeCuda; models that are made have no packed
     layout, as on a GPU.
     """
-    monkeypatch.setattr(kernel, "product_of", lambda dtype: None)  # graphs record torch's operations only
+    monkeypatch.setattr(products, "_product_for", lambda *_: None)  # graphs record torch's operations only
     cuda = FakeCuda()
     monkeypatch.setattr("decoding.engines.instructions.packs", lambda: False)
     for name in REPLACED:

@@ -37,7 +37,7 @@ class FixedAttention:
     def __init__(self, shape: CacheShape, most: int) -> None:
         """``most``: rows of a pass, which may be padding beyond the context."""
         dtype, device = shape.dtype, shape.device
-        self._n_heads = shape.n_heads
+        self._n_heads, self.number_bytes = shape.n_heads, dtype.itemsize
         self.capacity = whole_blocks(shape.max_length + most)
         self._keys = torch.arange(self.capacity, device=device)
         whole = (shape.n_layers, 2, shape.n_kv_heads, self.capacity, shape.head_dim)
@@ -67,6 +67,7 @@ class FixedAttention:
         self.held[:, :, :, to : to + len(rows)] = self.held[:, :, :, old]
 
     def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor:
+        assert plan.mask is not None
         held = self.held[layer]
         query, new = heads.split((self._n_heads, 2 * held.shape[1]), 1)
         held.flatten(0, 1).index_copy_(1, plan.indices, new.transpose(0, 1))

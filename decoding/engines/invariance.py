@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import torch
 
-from .attention import BagAttention
+from .attention import MAX_ROWS
 from .base import CachedModel
 from .inputs import Branches
 from .linears import TESTED_ROWS, Linear
 
-LONGEST = BagAttention.MAX_ROWS  # of one pass
+LONGEST = MAX_ROWS  # of one pass
 ROWS = (1, 2, 3, 5, 6, 7, 17, 65)  # plain decoding, checks as they are usual, long ones
 MOST_PADDING = 7  # rows
 LEAST_ROWS = 8

@@ -21,8 +21,10 @@ import torch.nn.functional as F
 
 from ..errors import UserError
 from ..records.trace import ModelInfo
-from .attention import Attention, BagAttention, CacheShape, Plan
+from .attention import MAX_ROWS, Attention, CacheShape, CompiledAttention, Plan, RowAttention
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
+from .compiled.attention import attention_kernel
+from .compiled.writer import LANES
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, Company, keeps_bits, pad_rows
@@ -106,7 +108,7 @@ class LeanModel(CachedModel):
         self.last_states: tuple[torch.Tensor, ...] = ()
         self._padding: dict[tuple, Company] = {}  # by shape and number of threads
         self._padded: Mapping[int, int] = {}  # that of all layers' products, which a pass applies once
-        self._most_rows = BagAttention.MAX_ROWS  # of a checking pass
+        self._most_rows = MAX_ROWS  # of a checking pass
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
@@ -115,12 +117,17 @@ class LeanModel(CachedModel):
             self._pad_rows()
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
-        self.cache_bytes_per_token = 2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self.dtype.itemsize
+        self.cache_bytes_per_token = (
+            2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self._attention.number_bytes
+        )
 
     # -- construction
 
     def _make_attention(self) -> Attention:
-        return BagAttention(self._cache_shape(), PREFILL_CHUNK)
+        shape, kernel = self._cache_shape(), attention_kernel()
+        if kernel is None or shape.head_dim % LANES:
+            return RowAttention(shape)
+        return CompiledAttention(shape, kernel)
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
@@ -134,7 +141,7 @@ class LeanModel(CachedModel):
             linears += part.linears if part else []
         pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears, self._padding)
         limits = [linear.most for linear in linears if linear.most is not None]
-        self._most_rows = min([BagAttention.MAX_ROWS, *limits])
+        self._most_rows = min([MAX_ROWS, *limits])
         first, *others = [getattr(block, name).padded for block in self.blocks for name in PRODUCTS] or [{}]
         self._padded = first if all(padded == first for padded in others) else {}
 

@@ -5,7 +5,7 @@ the result [n, out], both of dtype ``dtype``.
 
 - Packed: for the CPU, weights packed once for oneDNN. One pass over 1 to 16 rows costs about the same (on one thread,
   256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
-- Compiled: for the CPU, int8, float16 or float32 weights, float32 sums (kernel.py).
+- Compiled: for the CPU, int8, float16 or float32 weights, float32 sums (compiled/products.py).
 - Dense: ``torch.nn.functional.linear``, any dtype. Where a product is unfused, the neighbouring operation follows it.
 
 A library may have another kernel for some numbers of rows, which sums in another order: invariance.py tests the
@@ -24,7 +24,8 @@ from types import MappingProxyType
 import torch
 import torch.nn.functional as F
 
-from . import instructions, kernel
+from . import instructions
+from .compiled.products import Product, pack, product_of
 
 TESTED_ROWS = 24  # all numbers of rows up to this one are tested, and padded if necessary
 _PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
@@ -132,7 +133,7 @@ class DenseLinear(UnfusedLinear):
 
 
 class CompiledLinear(UnfusedLinear):
-    """[n, in] float32 -> [n, out] float32 by a matrix [out, in] of int8, float16 or float32 (kernel.py)."""
+    """[n, in] float32 -> [n, out] float32 by a matrix [out, in] of int8, float16 or float32 (compiled/products.py)."""
 
     dtype = torch.float32
 
@@ -140,13 +141,13 @@ class CompiledLinear(UnfusedLinear):
         self,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-        product: kernel.Product,
+        product: Product,
         scales: torch.Tensor | None = None,
     ) -> None:
         """``product``: of the weight's dtype. ``scales`` [out], of int8 weights."""
         self.n_out, self.n_in = weight.shape
         self.bias = None if bias is None else bias.float()
-        self._packed, self._product = kernel.pack(weight), product
+        self._packed, self._product = pack(weight), product
         blocks, inputs, lanes = self._packed.shape
         self._scales = None if scales is None else F.pad(scales.float(), (0, blocks * lanes - self.n_out))
         self._more = inputs - self.n_in
@@ -160,7 +161,7 @@ def exact_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Line
     """The fastest product that holds ``weight`` as it is: on a CPU compiled or packed, where that can be had."""
     if weight.device.type != "cpu":
         return DenseLinear(weight, bias)
-    if weight.dtype == torch.float32 and (product := kernel.product_of(torch.float32)) is not None:
+    if weight.dtype == torch.float32 and (product := product_of(torch.float32)) is not None:
         return CompiledLinear(weight, bias, product)
     packs = instructions.packs_bfloat16 if weight.dtype == torch.bfloat16 else instructions.packs
     return PackedLinear(weight, bias) if packs() else DenseLinear(weight, bias)
@@ -173,7 +174,7 @@ def half_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
     weight, bias = weight.float(), None if bias is None else bias.float()
     if not fits_half(weight):
         return exact_linear(weight, bias)
-    product = kernel.product_of(torch.float16)
+    product = product_of(torch.float16)
     if product is None:
         return exact_linear(weight.half().float(), bias)
     return CompiledLinear(weight.half(), bias, product)

@@ -1,4 +1,4 @@
-"""float16 weights, float32 activations and sums: half the bytes of float32 (../kernel.py).
+"""float16 weights, float32 activations and sums: half the bytes of float32 (../compiled/products.py).
 
 The weights are widened while they are read, so no half-precision arithmetic is needed. A float16 checkpoint is held
 exactly, and so is a bfloat16 one but for numbers below 2^-17, which are off by at most 2^-25 (float16 has fewer small
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from ..kernel import product_of
+from ..compiled.products import product_of
 from ..linears import FloatHead, Linear, half_linear
 from . import WeightFormat
 

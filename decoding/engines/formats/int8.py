@@ -1,12 +1,13 @@
-"""int8 weights with a scale for each output, float32 activations and sums (../kernel.py): for drafts, half the bytes of
-float16.
+"""int8 weights with a scale for each output, float32 activations and sums (../compiled/products.py).
+
+For drafts: half the bytes of float16.
 """
 
 from __future__ import annotations
 
 import torch
 
-from ..kernel import product_of
+from ..compiled.products import product_of
 from ..linears import CompiledLinear, FloatHead, Linear, exact_linear
 from . import WeightFormat
 

@@ -1,4 +1,4 @@
-"""The compiled products: their sums in the order of the inputs, for any number of rows, outputs, inputs and threads."""
+"""What is compiled: sums in the order of the inputs, for any number of rows, outputs, inputs, keys and threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding import cpu
-from decoding.engines import kernel
+from decoding.engines.attention import CacheShape, CompiledAttention
+from decoding.engines.compiled import attention, products
+from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
+from decoding.engines.compiled.products import MOST_ROWS, ProductWriter, pack, product_of
+from decoding.engines.compiled.writer import LANES
 from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import round_rows
-from decoding.engines.kernel import LANES, MOST_ROWS, pack, product_of, write_code
+from decoding.engines.inputs import Branches
 from decoding.engines.linears import CompiledLinear
 
-compiled = pytest.mark.skipif(product_of(torch.float16) is None, reason="not run: this CPU has no compiled products")
+compiled = pytest.mark.skipif(product_of(torch.float16) is None, reason="not run: nothing is compiled for this CPU")
 DTYPES = (torch.int8, torch.float16, torch.float32)
 
 HELD = {  # a weight as a format holds it
@@ -88,9 +92,12 @@ def test_threads_share_a_large_product_and_change_no_bit(dtype):
 @pytest.fixture
 def anew(monkeypatch):
     """What is compiled is forgotten before and after a test."""
-    kernel._product_for.cache_clear()
+    caches = products._product_for, attention._kernel_for
+    for one in caches:
+        one.cache_clear()
     yield monkeypatch
-    kernel._product_for.cache_clear()
+    for one in caches:
+        one.cache_clear()
 
 
 def test_without_llvm_other_products_serve(anew):
@@ -107,13 +114,16 @@ def test_without_llvm_other_products_serve(anew):
         linear = find_format(name).linear(weight, None)
         assert not isinstance(linear, CompiledLinear)
         torch.testing.assert_close(linear(x), x @ held(weight).T, rtol=1e-5, atol=1e-5)
+    assert attention_kernel() is None
 
 
 @compiled
-def test_a_kernel_that_computes_something_else_is_not_used(anew, caplog):
-    inputs = kernel.pack
-    anew.setattr(kernel, "pack", lambda weight: inputs(weight.flip(1)))
-    assert product_of(torch.float16) is None and "wrong on this CPU" in caplog.text
+def test_code_that_computes_something_else_is_not_used(anew, caplog):
+    packed = products.pack
+    anew.setattr(products, "pack", lambda weight: packed(weight.flip(1)))
+    anew.setattr(attention, "_LOG2E", 1.0)
+    assert product_of(torch.float16) is attention_kernel() is None
+    assert caplog.text.count("wrong on this CPU") == 2
 
 
 @pytest.mark.parametrize("missing", ["f16c", "fma", "avx2"])
@@ -122,12 +132,81 @@ def test_a_cpu_that_cannot_widen_float16_has_none(anew, missing):
     has = dict(binding.get_host_cpu_features()) | {missing: False}
     anew.setattr("platform.machine", lambda: "x86_64")
     anew.setattr(binding, "get_host_cpu_features", lambda: has)
-    assert product_of(torch.float16) is None
+    assert product_of(torch.float16) is attention_kernel() is None
 
 
-def test_an_imitated_cpu_has_its_own(anew):
+def test_the_least_cpu_has_nothing_compiled(anew):
     anew.setenv(cpu.IMITATED, "plain")
-    assert product_of(torch.float16) is None
+    assert product_of(torch.float16) is attention_kernel() is None
+
+
+HEADS, KV_HEADS, D = 6, 2, 48
+
+
+def read(model: CompiledAttention, heads: torch.Tensor, start: int, branches: Branches | None = None) -> torch.Tensor:
+    return model.attend(0, heads, model.plan(start, len(heads), branches))
+
+
+def attention_of(max_length: int) -> CompiledAttention:
+    shape = CacheShape(1, HEADS, KV_HEADS, D, max_length, torch.float32, torch.device("cpu"))
+    return CompiledAttention(shape, attention_kernel())
+
+
+def exact_attention(heads: torch.Tensor) -> torch.Tensor:
+    heads = heads.double().transpose(0, 1)
+    query, others = heads[:HEADS], heads[HEADS:].repeat_interleave(HEADS // KV_HEADS, 0)
+    hidden = torch.ones(heads.shape[1], heads.shape[1], dtype=torch.bool).triu(1)
+    scores = (query @ others[:HEADS].transpose(1, 2) / D**0.5).masked_fill(hidden, float("-inf"))
+    return (torch.softmax(scores, -1) @ others[HEADS:]).transpose(0, 1).flatten(1)
+
+
+@compiled
+@settings(max_examples=40, deadline=None)
+@given(length=st.integers(1, 150), cuts=st.lists(st.integers(1, 149)), scale=st.sampled_from([0.01, 1.0, 3.0]))
+def test_attention_is_torchs_and_a_rows_bits_do_not_depend_on_its_pass(length, cuts, scale):
+    heads = scale * random(length, HEADS + 2 * KV_HEADS, D)
+    one, other, ends = attention_of(150), attention_of(150), sorted({*(cut for cut in cuts if cut < length), length})
+    together = read(one, heads, 0)
+    torch.testing.assert_close(together, exact_attention(heads).float(), rtol=1e-4, atol=1e-4 * scale)
+    parts = [read(other, heads[first:end], first) for first, end in zip([0, *ends], ends)]
+    assert torch.equal(torch.cat(parts), together)
+
+
+@compiled
+def test_a_path_of_a_tree_is_read_as_a_plain_text():
+    trunk, heads = 37, random(37 + 40, HEADS + 2 * KV_HEADS, D)
+    parents = [-1, 0, 0, -1, 1, 3, 4, 2, 6, 8, *range(9, 39)]  # its longest path goes on beyond a block of keys
+    model, plain = attention_of(100), attention_of(100)
+    for one in (model, plain):
+        read(one, heads[:trunk], 0)
+    branches = Branches.below(trunk, parents)
+    tree = torch.cat(
+        [
+            read(model, heads[trunk : trunk + 5], trunk, branches.part(0, 5)),  # in two passes
+            read(model, heads[trunk + 5 :], trunk + 5, branches.part(5, 40)),
+        ]
+    )
+    for node in (0, 3, 4, 5, 7, 39):
+        path = branches.paths[node]
+        assert torch.equal(read(plain, heads[path], trunk)[-1], tree[node])
+    moved = branches.paths[39]
+    model.move(moved[1:], trunk + 1)
+    after = random(2, HEADS + 2 * KV_HEADS, D, seed=4)
+    assert torch.equal(*(read(one, after, trunk + len(moved)) for one in (model, plain)))
+
+
+@compiled
+def test_threads_share_the_rows_and_heads_of_attention():
+    heads, before, found = random(300, HEADS + 2 * KV_HEADS, D), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 7):
+            torch.set_num_threads(threads)
+            model = attention_of(300)
+            read(model, heads[:100], 0)
+            found.append(read(model, heads[100:], 100))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, found[0]) for one in found)
 
 
 CPUS = {  # triple, LLVM's name, sums in registers, and the multiply-adds that must be there
@@ -139,13 +218,14 @@ CPUS = {  # triple, LLVM's name, sums in registers, and the multiply-adds that m
 
 
 @pytest.mark.parametrize("name", CPUS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, dtype):
+@pytest.mark.parametrize("kind", [*DTYPES, "attention"], ids=str)
+def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     llvm = pytest.importorskip("llvmlite.binding")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     triple, cpu_name, sums, wanted = CPUS[name]
-    module = llvm.parse_assembly(write_code(triple, dtype, sums, shared=False))
+    written = AttentionWriter(triple, False) if kind == "attention" else ProductWriter(triple, kind, sums, False)
+    module = llvm.parse_assembly(written.code())
     module.verify()
     code = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu_name, opt=3).emit_assembly(module)
-    assert wanted in code and not any(name in code for name in ("hfsf2", "h2f_ieee", "fmaf"))
+    assert wanted in code and not any(called in code for called in ("hfsf2", "h2f_ieee", "fmaf", "floorf", "sqrtf"))

@@ -1,0 +1,113 @@
+"""Code that LLVM compiles for this CPU when it is first needed: products by packed matrices, and attention.
+
+Needs a CPU that widens float16: x86 with AVX2, FMA and F16C, or AArch64 (run in an emulator only so far; what is
+compiled is compared with torch's results before it is used).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import platform
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from ...cpu import imitated
+from .writer import OPENMP, Writer
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_NEEDED = ("avx2", "fma", "f16c")  # on x86, as LLVM names them
+
+
+class Cpu(NamedTuple):
+    """A CPU as LLVM names it. ``most_sums``: so many vectors of LANES float32 sums stay in its registers."""
+
+    triple: str
+    name: str
+    features: str
+    most_sums: int
+
+
+class Function:
+    """A compiled function of one pointer to int64 fields."""
+
+    def __init__(self, address: int, openmp: Any, keep: Any) -> None:
+        """``openmp``: the library whose threads may share a call, or None. ``keep``: what owns the code."""
+        self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        self._address, self._openmp, self._keep = ctypes.c_void_p(address), openmp, keep
+
+    def __call__(self, *fields: int, parts: int = 1) -> None:
+        """Calls it with ``fields``, in as many of this thread's torch threads as there are ``parts`` of its work."""
+        arguments = (ctypes.c_int64 * len(fields))(*fields)
+        threads = 1 if parts == 1 or self._openmp is None else min(torch.get_num_threads(), parts)
+        if threads == 1:
+            self._call(arguments)
+        else:
+            self._openmp.GOMP_parallel(self._address, arguments, threads, 0)
+
+
+def compiled(make: Callable[[Cpu], T], check: Callable[[T], bool]) -> T | None:
+    """What ``make(cpu)`` compiles; None where this CPU or LLVM cannot have it, or where ``check`` fails."""
+    try:
+        cpu = this_cpu()
+        made = None if cpu is None else make(cpu)
+    except (ImportError, OSError, RuntimeError) as error:
+        log.info("nothing is compiled: %s", error)
+        return None
+    if made is not None and not check(made):
+        log.warning("compiled code is wrong on this CPU, and not used")
+        return None
+    return made
+
+
+def this_cpu() -> Cpu | None:
+    """This CPU, or the imitated one; None for one that has not what is needed."""
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        if not all(features.get(name) for name in _NEEDED):
+            return None
+    elif platform.machine().lower() not in ("aarch64", "arm64"):
+        return None
+    wide = bool(features.get("avx512f")) and imitated() != "avx2"
+    name = ("x86-64-v4" if wide else "x86-64-v3") if imitated() else llvm.get_host_cpu_name()
+    return Cpu(llvm.get_default_triple(), name, "" if imitated() else features.flatten(), 24 if wide else 4)
+
+
+def load(writer: Writer, cpu: Cpu) -> dict[str, Function]:
+    """The functions that ``writer`` wrote, by name."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    openmp = find_openmp()
+    if openmp is not None:
+        for name in OPENMP:
+            llvm.add_symbol(name, ctypes.cast(openmp[name], ctypes.c_void_p).value)
+    module = llvm.parse_assembly(writer.code())
+    module.verify()
+    machine = llvm.Target.from_triple(cpu.triple).create_target_machine(cpu.name, cpu.features, opt=3)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return {name: Function(engine.get_function_address(name), openmp, engine) for name in writer.entries}
+
+
+@cache
+def find_openmp() -> Any | None:
+    """The OpenMP library whose threads torch uses; None if it uses none, or one without GNU's calls."""
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*")):
+        try:
+            library = ctypes.CDLL(str(path))
+            library.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+            library.GOMP_parallel.restype = None
+            return library if all(hasattr(library, name) for name in OPENMP) else None
+        except (OSError, AttributeError):
+            continue
+    return None

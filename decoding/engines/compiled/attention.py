@@ -1,0 +1,257 @@
+"""Attention of few or many rows over a KV cache in float32: softmax(Q K^T / sqrt(d)) V, one row and head at a time.
+
+A row reads the keys in the order of its own text, whatever their places in the cache, and the sums of a score and of
+the values add up in that order. So a row's bits do not depend on the other rows of its pass, and in a tree they are
+those of a plain pass.
+
+Keys are [kv heads, capacity / LANES, d, LANES], so that a step scores LANES keys; values [kv heads, d / LANES,
+capacity, LANES].
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from ...cpu import imitated
+from . import Cpu, Function, compiled, find_openmp, load
+from .writer import LANES, Writer
+
+_CHUNK = 4  # blocks of keys or values at a time: more sums than one, which would wait for each other
+_SHARED = 1 << 18  # multiply-adds: with fewer, sharing the work takes longer than doing it
+_POINTERS = ("heads", "keys", "values", "out", "seen", "places")
+_FIELDS = (*_POINTERS, "rows", "start", "capacity", "n_heads", "n_kv_heads", "d")
+_SEEN = 4  # numbers of a row: its trunk's length; first and end of its path among ``places``; keys to be scored
+_LOG2E = 1.4426950408889634
+_LN2 = 0.693359375, -2.12194440e-4  # high and low part, so that a multiple of the first is exact
+_LOWEST = -87.0  # whose exponential is still a normal number
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)  # Cephes
+
+
+class AttentionKernel:
+    """Writes to a cache and attends over it."""
+
+    def __init__(self, store: Function, attend: Function) -> None:
+        self._store, self._attend = store, attend
+
+    def __call__(
+        self,
+        heads: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        n_heads: int,
+        start: int,
+        seen: torch.Tensor,
+        places: torch.Tensor,
+    ) -> torch.Tensor:
+        """Of the queries, keys and values ``heads`` [n, Hq + 2 Hkv, d] of rows from ``start`` on, which are written to
+        the cache ``keys``, ``values``: [n, Hq d].
+
+        ``seen`` [n, 4] int64: row i sees the keys before ``seen[i, 0]``, then those at ``places[seen[i, 1] :
+        seen[i, 2]]``; all are before ``seen[i, 3]``.
+        """
+        heads = heads.contiguous()
+        n, width, d = heads.shape
+        out = torch.empty(n, n_heads * d)
+        capacity = values.shape[2]
+        fields = (heads, keys, values, out, seen, places)
+        given = [one.data_ptr() for one in fields] + [n, start, capacity, n_heads, (width - n_heads) // 2, d]
+        self._store(*given)
+        work = n * n_heads * d * start
+        self._attend(*given, parts=n * n_heads if work >= _SHARED else 1)
+        return out
+
+
+def attention_kernel() -> AttentionKernel | None:
+    """The attention of this CPU; None where this CPU or LLVM cannot have it."""
+    return None if imitated() == "plain" else _kernel_for(imitated())
+
+
+@cache
+def _kernel_for(imitated: str) -> AttentionKernel | None:
+    def make(cpu: Cpu) -> AttentionKernel:
+        functions = load(AttentionWriter(cpu.triple, shared=find_openmp() is not None), cpu)
+        return AttentionKernel(functions["store"], functions["attend"])
+
+    return compiled(make, _is_right)
+
+
+def _is_right(made: AttentionKernel) -> bool:
+    """Twenty rows of two query heads over one key head."""
+    n, d = 20, 2 * LANES
+    heads = torch.randn(n, 4, d, generator=torch.Generator().manual_seed(0))
+    keys, values = torch.zeros(1, 2, d, LANES), torch.zeros(1, d // LANES, 2 * LANES, LANES)
+    seen = torch.tensor([[row + 1, 0, 0, row + 1] for row in range(n)])
+    found = made(heads, keys, values, 2, 0, seen, seen)
+    query, key, value = heads[:, :2].transpose(0, 1), heads[:, 2], heads[:, 3]
+    hidden = torch.ones(n, n, dtype=torch.bool).triu(1)
+    p = torch.softmax((query @ key.T / d**0.5).masked_fill(hidden, float("-inf")), -1)
+    return torch.allclose(found, (p @ value).transpose(0, 1).reshape(n, -1), rtol=1e-4, atol=1e-5)
+
+
+class AttentionWriter(Writer):
+    """``store`` writes the rows' keys and values; ``attend`` takes this thread's pairs of a row and a query head."""
+
+    def __init__(self, triple: str, shared: bool) -> None:
+        super().__init__(triple, shared)
+        self.floor = self.declare(f"llvm.floor.v{LANES}f32", self.vector, [self.vector])
+        self.total = self.declare(f"llvm.vector.reduce.fadd.v{LANES}f32", self.single, [self.single, self.vector])
+        self.root = self.declare("llvm.sqrt.f32", self.single, [self.single])
+        self.lanes = self.ir.Constant(self.ir.VectorType(self.long, LANES), list(range(LANES)))
+        self._store()
+        self._attend()
+
+    def _store(self) -> None:
+        b, given = self.entry("store", _FIELDS, _POINTERS)
+        size = b.mul(given["capacity"], given["d"])  # of a head's keys, or values
+        width = b.add(given["n_heads"], b.mul(given["n_kv_heads"], self.long(2)))
+        with self.loop(b, self.long(0), given["rows"], 1, []) as (row, _):
+            place = b.add(given["start"], row)
+            block, lane = b.sdiv(place, self.long(LANES)), b.srem(place, self.long(LANES))
+            with self.loop(b, self.long(0), given["n_kv_heads"], 1, []) as (head, _):
+                of = b.add(b.mul(row, width), b.add(given["n_heads"], head))
+                key = self.at(b, given["heads"], b.mul(of, given["d"]), self.single)
+                value = self.at(b, key, b.mul(given["n_kv_heads"], given["d"]), self.single)
+                lanes = b.add(b.mul(b.mul(block, given["d"]), self.long(LANES)), lane)
+                keys = self.at(b, given["keys"], b.add(b.mul(head, size), lanes), self.single)
+                with self.loop(b, self.long(0), given["d"], 1, []) as (i, _):
+                    b.store(self.number(b, key, i), self.at(b, keys, b.mul(i, self.long(LANES)), self.single))
+                with self.loop(b, self.long(0), given["d"], LANES, []) as (i, _):
+                    to = b.add(b.mul(i, given["capacity"]), b.mul(place, self.long(LANES)))
+                    self._put(b, self._vector(b, value, i), given["values"], b.add(b.mul(head, size), to))
+        b.ret_void()
+
+    def _attend(self) -> None:
+        b, given = self.entry("attend", _FIELDS, _POINTERS)
+        size, width = (
+            b.mul(given["capacity"], given["d"]),
+            b.add(given["n_heads"], b.mul(given["n_kv_heads"], self.long(2))),
+        )
+        group = b.sdiv(given["n_heads"], given["n_kv_heads"])
+        scores = b.alloca(self.single, size=given["capacity"])
+        scores.align, scores.type = 4 * LANES, self.pointer  # llvmlite's own type is one that LLVM no longer has
+        scale = b.fdiv(self.ir.Constant(self.single, 1.0), b.call(self.root, [b.sitofp(given["d"], self.single)]))
+        first, end = self.mine(b, b.mul(given["rows"], given["n_heads"]))
+        with self.loop(b, first, end, 1, []) as (pair, _):
+            row, head = b.sdiv(pair, given["n_heads"]), b.srem(pair, given["n_heads"])
+            query = self.at(b, given["heads"], b.mul(b.add(b.mul(row, width), head), given["d"]), self.single)
+            held = b.mul(b.sdiv(head, group), size)
+            keys, values = (self.at(b, given[name], held, self.single) for name in ("keys", "values"))
+            at = self.at(b, given["seen"], b.mul(row, self.long(_SEEN)), self.long)
+            trunk, path, last, reach = (
+                b.load(self.at(b, at, self.long(i), self.long), typ=self.long) for i in range(_SEEN)
+            )
+            length = b.add(trunk, b.sub(last, path))
+            self._score(b, query, keys, given["d"], reach, scores)
+            with self.loop(b, path, last, 1, []) as (step, _):  # into the order of the row's text, in place
+                place = b.load(self.at(b, given["places"], step, self.long), typ=self.long)
+                to = self.at(b, scores, b.add(trunk, b.sub(step, path)), self.single)
+                b.store(self.number(b, scores, place), to)
+            total = self._exponentials(b, scores, length, self.everywhere(b, scale))
+            out = self.at(b, given["out"], b.mul(pair, given["d"]), self.single)
+            self._sum_values(b, given, values, scores, (trunk, path, last), total, out)
+        b.ret_void()
+
+    def _vector(self, b: Any, pointer: Any, index: Any) -> Any:
+        return b.load(self.at(b, pointer, index, self.single), align=4, typ=self.vector)
+
+    def _put(self, b: Any, vector: Any, pointer: Any, index: Any) -> None:
+        b.store(vector, self.at(b, pointer, index, self.single), align=4)
+
+    def _in_chunks(self, b: Any, end: Any) -> Any:
+        """Loops over the whole chunks before ``end``, then over what is left: (first, end, how many at a time)."""
+        whole = b.sub(end, b.srem(end, self.long(_CHUNK)))
+        return (self.long(0), whole, _CHUNK), (whole, end, 1)
+
+    def _score(self, b: Any, query: Any, keys: Any, d: Any, reach: Any, scores: Any) -> None:
+        """The products of ``query`` by the keys before ``reach``, and by the rest of its block."""
+        blocks = b.sdiv(b.add(reach, self.long(LANES - 1)), self.long(LANES))
+        for first, end, at_once in self._in_chunks(b, blocks):
+            with self.loop(b, first, end, at_once, []) as (block, _):
+                size = b.mul(d, self.long(LANES))
+                starts = [
+                    self.at(b, keys, b.mul(size, b.add(block, self.long(i))), self.single) for i in range(at_once)
+                ]
+                sums = [self.zero] * at_once
+                with self.loop(b, self.long(0), d, 1, sums) as (i, values):
+                    number = self.everywhere(b, self.number(b, query, i))
+                    for j, start in enumerate(starts):
+                        key = self._vector(b, start, b.mul(i, self.long(LANES)))
+                        values[j] = b.call(self.fma, [key, number, values[j]])
+                for i, value in enumerate(sums):
+                    self._put(b, value, scores, b.mul(b.add(block, self.long(i)), self.long(LANES)))
+
+    def _exponentials(self, b: Any, scores: Any, length: Any, scale: Any) -> Any:
+        """Replaces the first ``length`` scores s by exp(scale (s - the largest)), and the rest of the last block by
+        zeros. Returns the sum of all.
+        """
+        lowest = self.ir.Constant(self.vector, [-3e38] * LANES)
+        largest = [lowest]
+        with self.loop(b, self.long(-LANES + 1), length, LANES, largest) as (i, values):
+            at = b.add(i, self.long(LANES - 1))
+            found = b.select(self._before(b, at, length), self._vector(b, scores, at), lowest)
+            values[0] = b.select(b.fcmp_ordered(">", found, values[0]), found, values[0])
+        numbers = [b.extract_element(largest[0], self.int(i)) for i in range(LANES)]
+        while len(numbers) > 1:
+            numbers = [b.select(b.fcmp_ordered(">", one, two), one, two) for one, two in zip(*[iter(numbers)] * 2)]
+        highest, sums = self.everywhere(b, numbers[0]), [self.zero]
+        with self.loop(b, self.long(-LANES + 1), length, LANES, sums) as (i, values):
+            at = b.add(i, self.long(LANES - 1))
+            found = self._exp(b, b.fmul(b.fsub(self._vector(b, scores, at), highest), scale))
+            found = b.select(self._before(b, at, length), found, self.zero)
+            self._put(b, found, scores, at)
+            values[0] = b.fadd(values[0], found)
+        return b.call(self.total, [self.ir.Constant(self.single, -0.0), sums[0]])
+
+    def _before(self, b: Any, first: Any, end: Any) -> Any:
+        """Which of LANES places from ``first`` on are before ``end``."""
+        return b.icmp_signed("<", b.add(self.lanes, self.everywhere(b, first)), self.everywhere(b, end))
+
+    def _exp(self, b: Any, x: Any) -> Any:
+        """exp of numbers that are not positive, to about 1e-7: 2^n times a polynomial of the rest."""
+
+        def constant(number: float) -> Any:
+            return self.ir.Constant(self.vector, [number] * LANES)
+
+        x = b.select(b.fcmp_ordered("<", x, constant(_LOWEST)), constant(_LOWEST), x)
+        n = b.call(self.floor, [b.call(self.fma, [x, constant(_LOG2E), constant(0.5)])])
+        rest = x
+        for part in _LN2:
+            rest = b.call(self.fma, [n, constant(-part), rest])
+        power = constant(_EXP[0])
+        for coefficient in _EXP[1:]:
+            power = b.call(self.fma, [power, rest, constant(coefficient)])
+        power = b.fadd(b.call(self.fma, [power, b.fmul(rest, rest), rest]), constant(1.0))
+        whole = self.ir.VectorType(self.int, LANES)
+        exponent = b.add(b.fptosi(n, whole), self.ir.Constant(whole, [127] * LANES))
+        return b.fmul(power, b.bitcast(b.shl(exponent, self.ir.Constant(whole, [23] * LANES)), self.vector))
+
+    def _sum_values(
+        self, b: Any, given: dict[str, Any], values: Any, p: Any, seen: tuple[Any, Any, Any], total: Any, out: Any
+    ) -> None:
+        """The values of the trunk and the path, weighted by ``p``, over ``total``."""
+        trunk, path, last = seen
+        blocks, divisor = b.sdiv(given["d"], self.long(LANES)), self.everywhere(b, total)
+        for first, end, at_once in self._in_chunks(b, blocks):
+            with self.loop(b, first, end, at_once, []) as (block, _):
+                size = b.mul(given["capacity"], self.long(LANES))
+                starts = [
+                    self.at(b, values, b.mul(size, b.add(block, self.long(i))), self.single) for i in range(at_once)
+                ]
+                sums = [self.zero] * at_once
+                with self.loop(b, self.long(0), trunk, 1, sums) as (place, found):
+                    self._add(b, starts, place, self.number(b, p, place), found)
+                with self.loop(b, path, last, 1, sums) as (step, found):
+                    place = b.load(self.at(b, given["places"], step, self.long), typ=self.long)
+                    self._add(b, starts, place, self.number(b, p, b.add(trunk, b.sub(step, path))), found)
+                for i, value in enumerate(sums):
+                    to = b.mul(b.add(block, self.long(i)), self.long(LANES))
+                    self._put(b, b.fdiv(value, divisor), out, to)
+
+    def _add(self, b: Any, starts: list[Any], place: Any, weight: Any, sums: list[Any]) -> None:
+        number = self.everywhere(b, weight)
+        for i, start in enumerate(starts):
+            value = self._vector(b, start, b.mul(place, self.long(LANES)))
+            sums[i] = b.call(self.fma, [value, number, sums[i]])

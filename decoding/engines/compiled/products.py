@@ -1,0 +1,174 @@
+"""Products of float32 rows by packed int8, float16 or float32 matrices.
+
+y[r, o] = sum over k of x[r, k] W[o, k], added up in the order of k in every row, each step a fused multiply-add; the
+sum of int8 weights is then multiplied by their output's scale. So a row's bits depend neither on the number of rows nor
+on the CPU. Weights are widened in registers: one row takes about as long as memory needs to deliver them.
+
+A packed matrix is [blocks, inputs, LANES]: a step reads the LANES weights of one input, which meet that input of up to
+MOST_ROWS rows.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from ...cpu import imitated
+from . import Cpu, Function, compiled, find_openmp, load
+from .writer import LANES, Writer
+
+MOST_ROWS = 6  # of one inner loop, so that the sums stay in registers
+_CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
+_STEPS = 2  # of one turn of an inner loop
+_AHEAD = 2048  # bytes: how far ahead the loops over several rows, which take longer, ask memory for weights
+_LINE = 64  # bytes that memory delivers together
+_SHARED = 1 << 18  # multiply-adds: with fewer, sharing the work takes longer than doing it
+_POINTERS = ("x", "weights", "y", "scales")
+_FIELDS = (*_POINTERS, "inputs", "rows", "blocks")
+
+
+class Product:
+    """The product for weights of one dtype."""
+
+    def __init__(self, multiply: Function) -> None:
+        self._multiply = multiply
+
+    def __call__(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
+        """x [rows, inputs] by a matrix ``packed`` [blocks, inputs, LANES] -> [rows, blocks * LANES], a new tensor.
+        ``scales`` [blocks * LANES] float32, of int8 weights.
+        """
+        x = x.contiguous()
+        rows, (blocks, inputs, _) = x.shape[0], packed.shape
+        y = torch.empty(rows, blocks * LANES)
+        scaled = 0 if scales is None else scales.data_ptr()
+        parts = blocks if rows * packed.numel() >= _SHARED else 1
+        self._multiply(x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, inputs, rows, blocks, parts=parts)
+        return y
+
+
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """A matrix [out, in] packed, with outputs of zeros up to a whole block and inputs of zeros up to an even number."""
+    n_out, n_in = weight.shape
+    blocks, inputs = -(-n_out // LANES), -(-n_in // _STEPS) * _STEPS
+    whole = torch.zeros(blocks * LANES, inputs, dtype=weight.dtype)
+    whole[:n_out, :n_in] = weight
+    return whole.view(blocks, LANES, inputs).transpose(1, 2).contiguous()
+
+
+def product_of(dtype: torch.dtype) -> Product | None:
+    """The product for weights of ``dtype``, int8, float16 or float32; None where this CPU or LLVM cannot have it."""
+    return None if imitated() == "plain" else _product_for(dtype, imitated())
+
+
+@cache
+def _product_for(dtype: torch.dtype, imitated: str) -> Product | None:
+    def make(cpu: Cpu) -> Product:
+        writer = ProductWriter(cpu.triple, dtype, cpu.most_sums, shared=find_openmp() is not None)
+        return Product(load(writer, cpu)["multiply"])
+
+    return compiled(make, lambda made: _is_right(made, dtype))
+
+
+def _is_right(made: Product, dtype: torch.dtype) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    weight = (9 * torch.randn(65 * LANES, 24, generator=generator)).to(dtype)
+    x, scales = torch.randn(2 * MOST_ROWS + 1, 24, generator=generator), torch.arange(65.0 * LANES)
+    expected = x @ weight.float().t() * (scales if dtype == torch.int8 else 1)
+    return torch.allclose(made(x, pack(weight), scales), expected, rtol=1e-3, atol=1e-3)
+
+
+class ProductWriter(Writer):
+    """``multiply`` takes the blocks of this thread in chunks. An inner loop for each number of rows up to MOST_ROWS, by
+    one block or as many as fit into registers.
+    """
+
+    def __init__(self, triple: str, dtype: torch.dtype, most_sums: int, shared: bool) -> None:
+        super().__init__(triple, shared)
+        kinds = {torch.int8: self.ir.IntType(8), torch.float16: self.ir.HalfType()}
+        self.bytes, self.weight = dtype.itemsize, kinds.get(dtype, self.single)
+        self.prefetch = self.declare("llvm.prefetch.p0", self.none, [self.pointer] + [self.int] * 3)
+        self.inner = {
+            (rows, blocks): self._inner(rows, blocks)
+            for rows in range(1, MOST_ROWS + 1)
+            for blocks in (1, 2, _CHUNK)
+            if blocks == 1 or rows * blocks <= most_sums
+        }
+        self._multiply()
+
+    def _inner(self, rows: int, blocks: int) -> Any:
+        """``rows`` of x by ``blocks``: (x, weights, y, scales, inputs, outputs), pointers to the first of each."""
+        function = self.declare(f"rows{rows}_blocks{blocks}", self.none, [self.pointer] * 4 + [self.long] * 2)
+        function.linkage = "internal"
+        x, weights, y, scales, inputs, outputs = function.args
+        b = self.begin(function)
+        size = b.mul(inputs, self.long(LANES))
+        starts = [self.at(b, weights, b.mul(size, self.long(block)), self.weight) for block in range(blocks)]
+        x_rows = [self.at(b, x, b.mul(inputs, self.long(row)), self.single) for row in range(rows)]
+        sums = [self.zero] * (rows * blocks)
+        with self.loop(b, self.long(0), inputs, _STEPS, sums) as (k, values):
+            for step in range(_STEPS):
+                at = b.add(k, self.long(step))
+                ahead = rows > 1 and step * LANES * self.bytes % _LINE == 0
+                wide = [self._widened(b, start, at, ahead) for start in starts]
+                for row, start in enumerate(x_rows):
+                    number = self.everywhere(b, self.number(b, start, at))
+                    for i, weight in enumerate(wide, row * blocks):
+                        values[i] = b.call(self.fma, [weight, number, values[i]])
+        for i, value in enumerate(sums):
+            row, first = i // blocks, self.long(i % blocks * LANES)
+            if isinstance(self.weight, self.ir.IntType):
+                value = b.fmul(value, b.load(self.at(b, scales, first, self.single), align=4, typ=self.vector))
+            at = b.add(b.mul(outputs, self.long(row)), first)
+            b.store(value, self.at(b, y, at, self.single), align=4)
+        b.ret_void()
+        return function
+
+    def _widened(self, b: Any, start: Any, k: Any, ahead: bool) -> Any:
+        """The weights of input ``k`` in float32; ``ahead``: later ones are asked for."""
+        at = self.at(b, start, b.mul(k, self.long(LANES)), self.weight)
+        if ahead:
+            later = self.at(b, at, self.long(_AHEAD // self.bytes), self.weight)
+            b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
+        found = b.load(at, align=LANES * self.bytes, typ=self.ir.VectorType(self.weight, LANES))
+        if isinstance(self.weight, self.ir.IntType):
+            return b.sitofp(found, self.vector)
+        return found if self.weight == self.single else b.fpext(found, self.vector)
+
+    def _multiply(self) -> None:
+        b, given = self.entry("multiply", _FIELDS, _POINTERS)
+        first, end = self.mine(b, given["blocks"])
+        whole = b.sub(end, b.srem(b.sub(end, first), self.long(_CHUNK)))
+        for begin, until, blocks in ((first, whole, _CHUNK), (whole, end, 1)):
+            with self.loop(b, begin, until, blocks, []) as (block, _):
+                self._all_rows(b, given, block, blocks)
+        b.ret_void()
+
+    def _all_rows(self, b: Any, given: dict[str, Any], block: Any, blocks: int) -> None:
+        """All rows by ``blocks`` from ``block`` on, in parts of up to MOST_ROWS: equal ones, since few sums wait for
+        each other.
+        """
+        parts = b.sdiv(b.add(given["rows"], self.long(MOST_ROWS - 1)), self.long(MOST_ROWS))
+        with self.loop(b, self.long(0), parts, 1, []) as (part, _):
+            first, end = self.part(b, given["rows"], parts, part)
+            after = b.append_basic_block()
+            choice = b.switch(b.sub(end, first), after)
+            for rows in range(1, MOST_ROWS + 1):
+                case = b.append_basic_block()
+                choice.add_case(self.long(rows), case)
+                b.position_at_end(case)
+                self._some_rows(b, given, first, rows, block, blocks)
+                b.branch(after)
+            b.position_at_end(after)
+
+    def _some_rows(self, b: Any, given: dict[str, Any], row: Any, rows: int, block: Any, blocks: int) -> None:
+        width = max(width for of, width in self.inner if of == rows and width <= blocks)
+        outputs = b.mul(given["blocks"], self.long(LANES))
+        x = self.at(b, given["x"], b.mul(row, given["inputs"]), self.single)
+        for done in range(0, blocks, width):
+            first = b.mul(b.add(block, self.long(done)), self.long(LANES))  # output
+            weights = self.at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)
+            y = self.at(b, given["y"], b.add(b.mul(row, outputs), first), self.single)
+            scales = self.at(b, given["scales"], first, self.single)
+            b.call(self.inner[rows, width], [x, weights, y, scales, given["inputs"], outputs])
