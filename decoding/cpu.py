@@ -6,9 +6,9 @@ SPECULOSCOPE_CPU names a class of CPUs that a process is to imitate (``make test
 - ``avx512``: AVX512 without bfloat16 (Ice Lake, Cascade Lake);
 - ``plain``: no oneDNN, no compiled products (engines/compiled/) and none of torch's vector kernels, which is the least.
 
-Whatever a class lacks is then not used by torch's own kernels, oneDNN, FBGEMM and this program. The clock, the caches
-and the memory stay those of the machine, so figures taken so are only imitations. Nothing is added: with instructions
-that the CPU lacks, libraries would crash.
+Whatever a class lacks is then not used by torch's own kernels, oneDNN and this program. The clock, the caches and the
+memory stay those of the machine, so figures taken so are only imitations. Nothing is added: with instructions that the
+CPU lacks, libraries would crash.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from pathlib import Path
 IMITATED = "SPECULOSCOPE_CPU"
 
 
-def _switches(onednn: str, torchs: str, fbgemm: str) -> dict[str, str]:
-    return {
-        "ONEDNN_MAX_CPU_ISA": onednn,
-        "ATEN_CPU_CAPABILITY": torchs,
-        "FBGEMM_ENABLE_INSTRUCTIONS": fbgemm,
-    }
+def _switches(onednn: str, torchs: str) -> dict[str, str]:
+    return {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": torchs}
 
 
 _SWITCHES = {
-    "avx2": _switches("AVX2", "avx2", "AVX2"),
-    "avx512": _switches("AVX512_CORE_VNNI", "avx512", "AVX512_E1"),
-    "plain": _switches("SSE41", "default", "AVX2"),
+    "avx2": _switches("AVX2", "avx2"),
+    "avx512": _switches("AVX512_CORE_VNNI", "avx512"),
+    "plain": _switches("SSE41", "default"),
 }
 CLASSES = tuple(_SWITCHES)
 _NEEDED = {"avx2": "avx2", "avx512": "avx512f"}  # instructions, as Linux names them
