@@ -22,6 +22,8 @@ def ready(page: Page) -> Page:
 def fill(field: Locator, value: object) -> None:
     """Type ``value`` and leave the field, with which Gradio takes it."""
     field.fill(str(value))
+    if field.input_value() != str(value):  # Gradio drew the field between the selecting and the typing
+        field.fill(str(value))
     field.blur()
 
 

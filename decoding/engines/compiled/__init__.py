@@ -22,6 +22,7 @@ from .writer import OPENMP, Writer
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_SHARED = 1 << 18  # multiply-adds: with fewer, sharing takes longer than the work
 _NEEDED = ("avx2", "fma", "f16c")  # on x86, as LLVM names them
 
 
@@ -42,10 +43,13 @@ class Function:
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         self._address, self._openmp, self._keep = ctypes.c_void_p(address), openmp, keep
 
-    def __call__(self, *fields: int, parts: int = 1) -> None:
-        """Calls it with ``fields``, in as many of this thread's torch threads as there are ``parts`` of its work."""
+    def __call__(self, *fields: int, parts: int = 1, work: int = 0) -> None:
+        """Calls it with ``fields``. Where the ``work``, in multiply-adds, is worth sharing, as many threads as torch
+        uses share its ``parts``.
+        """
         arguments = (ctypes.c_int64 * len(fields))(*fields)
-        threads = 1 if parts == 1 or self._openmp is None else min(torch.get_num_threads(), parts)
+        shared = work >= _SHARED and self._openmp is not None
+        threads = min(torch.get_num_threads(), parts) if shared else 1
         if threads == 1:
             self._call(arguments)
         else:

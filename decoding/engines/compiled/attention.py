@@ -20,7 +20,6 @@ from . import Cpu, Function, compiled, find_openmp, load
 from .writer import LANES, Writer
 
 _CHUNK = 4  # blocks of keys or values at a time: more sums than one, which would wait for each other
-_SHARED = 1 << 18  # multiply-adds: with fewer, sharing the work takes longer than doing it
 _POINTERS = ("heads", "keys", "values", "out", "seen", "places")
 _FIELDS = (*_POINTERS, "rows", "start", "capacity", "n_heads", "n_kv_heads", "d")
 _SEEN = 4  # numbers of a row: its trunk's length; first and end of its path among ``places``; keys to be scored
@@ -55,12 +54,10 @@ class AttentionKernel:
         heads = heads.contiguous()
         n, width, d = heads.shape
         out = torch.empty(n, n_heads * d)
-        capacity = values.shape[2]
-        fields = (heads, keys, values, out, seen, places)
-        given = [one.data_ptr() for one in fields] + [n, start, capacity, n_heads, (width - n_heads) // 2, d]
-        self._store(*given)
-        work = n * n_heads * d * start
-        self._attend(*given, parts=n * n_heads if work >= _SHARED else 1)
+        pointers = [one.data_ptr() for one in (heads, keys, values, out, seen, places)]
+        fields = (*pointers, n, start, values.shape[2], n_heads, (width - n_heads) // 2, d)
+        self._store(*fields)
+        self._attend(*fields, parts=n * n_heads, work=2 * n * n_heads * d * (start + n))
         return out
 
 
@@ -105,8 +102,7 @@ class AttentionWriter(Writer):
 
     def _store(self) -> None:
         b, given = self.entry("store", _FIELDS, _POINTERS)
-        size = b.mul(given["capacity"], given["d"])  # of a head's keys, or values
-        width = b.add(given["n_heads"], b.mul(given["n_kv_heads"], self.long(2)))
+        size, width = self._sizes(b, given)
         with self.loop(b, self.long(0), given["rows"], 1, []) as (row, _):
             place = b.add(given["start"], row)
             block, lane = b.sdiv(place, self.long(LANES)), b.srem(place, self.long(LANES))
@@ -125,10 +121,7 @@ class AttentionWriter(Writer):
 
     def _attend(self) -> None:
         b, given = self.entry("attend", _FIELDS, _POINTERS)
-        size, width = (
-            b.mul(given["capacity"], given["d"]),
-            b.add(given["n_heads"], b.mul(given["n_kv_heads"], self.long(2))),
-        )
+        size, width = self._sizes(b, given)
         group = b.sdiv(given["n_heads"], given["n_kv_heads"])
         scores = b.alloca(self.single, size=given["capacity"])
         scores.align, scores.type = 4 * LANES, self.pointer  # llvmlite's own type is one that LLVM no longer has
@@ -153,6 +146,11 @@ class AttentionWriter(Writer):
             out = self.at(b, given["out"], b.mul(pair, given["d"]), self.single)
             self._sum_values(b, given, values, scores, (trunk, path, last), total, out)
         b.ret_void()
+
+    def _sizes(self, b: Any, given: dict[str, Any]) -> tuple[Any, Any]:
+        """The numbers in a head's keys, or values; the heads of a row."""
+        width = b.add(given["n_heads"], b.mul(given["n_kv_heads"], self.long(2)))
+        return b.mul(given["capacity"], given["d"]), width
 
     def _vector(self, b: Any, pointer: Any, index: Any) -> Any:
         return b.load(self.at(b, pointer, index, self.single), align=4, typ=self.vector)

@@ -24,7 +24,6 @@ _CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay
 _STEPS = 2  # of one turn of an inner loop
 _AHEAD = 2048  # bytes: how far ahead the loops over several rows, which take longer, ask memory for weights
 _LINE = 64  # bytes that memory delivers together
-_SHARED = 1 << 18  # multiply-adds: with fewer, sharing the work takes longer than doing it
 _POINTERS = ("x", "weights", "y", "scales")
 _FIELDS = (*_POINTERS, "inputs", "rows", "blocks")
 
@@ -43,8 +42,8 @@ class Product:
         rows, (blocks, inputs, _) = x.shape[0], packed.shape
         y = torch.empty(rows, blocks * LANES)
         scaled = 0 if scales is None else scales.data_ptr()
-        parts = blocks if rows * packed.numel() >= _SHARED else 1
-        self._multiply(x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, inputs, rows, blocks, parts=parts)
+        fields = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, inputs, rows, blocks)
+        self._multiply(*fields, parts=blocks, work=rows * blocks * inputs * LANES)
         return y
 
 
