@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding import cpu
-from decoding.engines.attention import CacheShape, CompiledAttention
+from decoding.engines.attention import MAX_ROWS, CacheShape, CompiledAttention
 from decoding.engines.compiled import attention, products
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
 from decoding.engines.compiled.products import MOST_ROWS, ProductWriter, pack, product_of
@@ -72,6 +72,21 @@ def test_a_row_has_the_same_bits_in_any_company(rows, outputs, inputs, name):
     torch.testing.assert_close(together, x @ HELD[name](weight).T + bias, rtol=1e-4, atol=1e-4)
     assert torch.equal(together, torch.cat([linear(row[None]) for row in x]))
     assert torch.equal(together, linear(random(inputs, rows).T.copy_(x)))  # whose rows are not contiguous
+
+
+@compiled
+def test_another_default_dtype_changes_nothing_and_other_inputs_are_refused():
+    weight, x = random(32, 16), random(3, 16, seed=1)
+    product, packed = product_of(torch.float32), pack(weight)
+    expected = product(x, packed)
+    torch.set_default_dtype(torch.bfloat16)  # as transformers does while it builds a model, in all threads
+    try:
+        assert torch.equal(product(x, packed), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for other in (x.bfloat16(), x[:, :8]):
+        with pytest.raises(ValueError, match="rows of 16 float32 numbers"):
+            product(other, packed)
 
 
 @compiled
@@ -165,11 +180,17 @@ def exact_attention(heads: torch.Tensor) -> torch.Tensor:
 @given(length=st.integers(1, 150), cuts=st.lists(st.integers(1, 149)), scale=st.sampled_from([0.01, 1.0, 3.0]))
 def test_attention_is_torchs_and_a_rows_bits_do_not_depend_on_its_pass(length, cuts, scale):
     heads = scale * random(length, HEADS + 2 * KV_HEADS, D)
-    one, other, ends = attention_of(150), attention_of(150), sorted({*(cut for cut in cuts if cut < length), length})
-    together = read(one, heads, 0)
-    torch.testing.assert_close(together, exact_attention(heads).float(), rtol=1e-4, atol=1e-4 * scale)
+    one, other, ends = (
+        attention_of(150),
+        attention_of(150),
+        sorted({*(cut for cut in cuts if cut < length), *range(MAX_ROWS, length, MAX_ROWS), length}),
+    )
+    exact = exact_attention(heads).float()
+    alone = torch.cat([read(one, heads[row : row + 1], row) for row in range(length)])
+    torch.testing.assert_close(alone, exact, rtol=1e-4, atol=1e-4 * scale)
     parts = [read(other, heads[first:end], first) for first, end in zip([0, *ends], ends)]
-    assert torch.equal(torch.cat(parts), together)
+    assert torch.equal(torch.cat(parts), alone)
+    torch.testing.assert_close(read(one, heads, 0), exact, rtol=1e-4, atol=1e-4 * scale)
 
 
 @compiled
@@ -197,13 +218,13 @@ def test_a_path_of_a_tree_is_read_as_a_plain_text():
 
 @compiled
 def test_threads_share_the_rows_and_heads_of_attention():
-    heads, before, found = random(300, HEADS + 2 * KV_HEADS, D), torch.get_num_threads(), []
+    heads, before, found = random(260, HEADS + 2 * KV_HEADS, D), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 7):
             torch.set_num_threads(threads)
-            model = attention_of(300)
-            read(model, heads[:100], 0)
-            found.append(read(model, heads[100:], 100))
+            model = attention_of(260)
+            read(model, heads[:200], 0)
+            found.append(read(model, heads[200:], 200))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, found[0]) for one in found)

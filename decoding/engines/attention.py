@@ -95,8 +95,14 @@ def grouped_attention(
     return seen.reshape(n_heads, n, d).transpose(0, 1).reshape(n, n_heads * d)
 
 
+def _causal_mask(start: int, n: int, dtype: torch.dtype) -> torch.Tensor:
+    """Additive, [n, start + n]: row i sees start + i + 1 keys."""
+    late = torch.ones(n, start + n, dtype=torch.bool).triu(start + 1)
+    return torch.zeros(n, start + n, dtype=dtype).masked_fill_(late, float("-inf"))
+
+
 class CompiledAttention:
-    """Row by row, in float32 (compiled/attention.py)."""
+    """In float32, row by row (compiled/attention.py), but for long parts of a prompt."""
 
     number_bytes = 4
 
@@ -109,10 +115,12 @@ class CompiledAttention:
 
     def plan(self, start: int, n: int, branches: Branches | None = None) -> Plan:
         """``indices``: what each row sees, and the places of paths, as the kernel takes them."""
+        if branches is None and n > MAX_ROWS:
+            return Plan(start, n, _causal_mask(start, n, torch.float32))
         if branches is None:
             ends = torch.arange(start + 1, start + n + 1)
             none = torch.zeros_like(ends)
-            return Plan(start, n, indices=(torch.stack([ends, none, none, ends], 1), ends))
+            return Plan(start, n, indices=(torch.stack([ends, none, none, ends], 1), none))
         seen, places = [], list[int]()
         for path in branches.paths:
             seen.append((branches.trunk, len(places), len(places) + len(path), path[-1] + 1))
@@ -120,10 +128,22 @@ class CompiledAttention:
         return Plan(start, n, indices=(torch.tensor(seen), torch.tensor(places)))
 
     def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor:
-        found = self._kernel(
-            heads.float(), self._keys[layer], self._values[layer], self._n_heads, plan.start, *plan.indices
-        )
+        heads, keys, values = heads.float(), self._keys[layer], self._values[layer]
+        self._kernel.store(heads, keys, values, plan.start)
+        if plan.mask is None:
+            found = self._kernel.attend(heads, keys, values, plan.start + plan.n, *plan.indices)
+        else:
+            found = self._attend_densely(heads[:, : self._n_heads], keys, values, plan.mask)
         return found.to(self._dtype)
+
+    def _attend_densely(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Many rows, which read a key together."""
+        n_keys = mask.shape[1]
+        keys = keys[:, : whole_blocks(n_keys) // LANES].transpose(2, 3).flatten(1, 2)[:, :n_keys]
+        values = values[:, :, :n_keys].transpose(1, 2).flatten(2)
+        return grouped_attention(query, keys[None], values[None], mask)
 
     def move(self, rows: Sequence[int], to: int) -> None:
         for place, row in enumerate(rows, to):  # in all layers; a path's rows come after their places
@@ -147,8 +167,7 @@ class RowAttention:
             return Plan(start, n, indices=[[*range(branches.trunk), *path] for path in branches.paths])
         if n <= MAX_ROWS:
             return Plan(start, n, indices=[slice(0, start + row + 1) for row in range(n)])
-        late = torch.ones(n, start + n, dtype=torch.bool).triu(start + 1)
-        return Plan(start, n, torch.zeros(n, start + n, dtype=self._held.dtype).masked_fill_(late, float("-inf")))
+        return Plan(start, n, _causal_mask(start, n, self._held.dtype))
 
     def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor:
         held, query = self._held[layer], heads[:, : self._n_heads]

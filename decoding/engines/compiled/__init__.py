@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import platform
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -74,15 +75,15 @@ def this_cpu() -> Cpu | None:
     """This CPU, or the imitated one; None for one that has not what is needed."""
     import llvmlite.binding as llvm
 
-    features = llvm.get_host_cpu_features()
+    features, lesser = llvm.get_host_cpu_features(), imitated()
     if platform.machine().lower() in ("x86_64", "amd64"):
         if not all(features.get(name) for name in _NEEDED):
             return None
     elif platform.machine().lower() not in ("aarch64", "arm64"):
         return None
-    wide = bool(features.get("avx512f")) and imitated() != "avx2"
-    name = ("x86-64-v4" if wide else "x86-64-v3") if imitated() else llvm.get_host_cpu_name()
-    return Cpu(llvm.get_default_triple(), name, "" if imitated() else features.flatten(), 24 if wide else 4)
+    wide = bool(features.get("avx512f")) and lesser != "avx2"
+    name = ("x86-64-v4" if wide else "x86-64-v3") if lesser else llvm.get_host_cpu_name()
+    return Cpu(llvm.get_default_triple(), name, "" if lesser else features.flatten(), 24 if wide else 4)
 
 
 def load(writer: Writer, cpu: Cpu) -> dict[str, Function]:
@@ -105,13 +106,15 @@ def load(writer: Writer, cpu: Cpu) -> dict[str, Function]:
 
 @cache
 def find_openmp() -> Any | None:
-    """The OpenMP library whose threads torch uses; None if it uses none, or one without GNU's calls."""
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*")):
-        try:
-            library = ctypes.CDLL(str(path))
-            library.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-            library.GOMP_parallel.restype = None
-            return library if all(hasattr(library, name) for name in OPENMP) else None
-        except (OSError, AttributeError):
-            continue
-    return None
+    """The OpenMP that torch was linked with; None if that is none, or one without GNU's calls."""
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"))  # and what it needs
+        library.GOMP_parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        library.GOMP_parallel.restype = None
+        for name in OPENMP:
+            getattr(library, name)
+    except (OSError, AttributeError) as error:
+        log.info("compiled code runs in one thread: %s", error)
+        return None
+    return library

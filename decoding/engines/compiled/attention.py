@@ -30,34 +30,41 @@ _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.66
 
 
 class AttentionKernel:
-    """Writes to a cache and attends over it."""
+    """Attention over a cache ``keys``, ``values``, of the queries, keys and values ``heads`` [n, Hq + 2 Hkv, d] of rows
+    from ``start`` on. All are float32.
+    """
 
     def __init__(self, store: Function, attend: Function) -> None:
         self._store, self._attend = store, attend
 
-    def __call__(
+    def store(self, heads: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> None:
+        """Writes the rows' keys and values."""
+        heads = heads.contiguous()
+        n, width, d = heads.shape
+        pointers = heads.data_ptr(), keys.data_ptr(), values.data_ptr(), 0, 0, 0
+        n_kv_heads, _, capacity, _ = values.shape
+        self._store(*pointers, n, start, capacity, width - 2 * n_kv_heads, n_kv_heads, d)
+
+    def attend(
         self,
         heads: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        n_heads: int,
-        start: int,
+        length: int,
         seen: torch.Tensor,
         places: torch.Tensor,
     ) -> torch.Tensor:
-        """Of the queries, keys and values ``heads`` [n, Hq + 2 Hkv, d] of rows from ``start`` on, which are written to
-        the cache ``keys``, ``values``: [n, Hq d].
-
-        ``seen`` [n, 4] int64: row i sees the keys before ``seen[i, 0]``, then those at ``places[seen[i, 1] :
-        seen[i, 2]]``; all are before ``seen[i, 3]``.
+        """[n, Hq d], over the first ``length`` rows of the cache. Row i sees the keys before ``seen[i, 0]``, then those
+        at ``places[seen[i, 1] : seen[i, 2]]``; all are before ``seen[i, 3]``. Both are int64.
         """
         heads = heads.contiguous()
         n, width, d = heads.shape
-        out = torch.empty(n, n_heads * d)
-        pointers = [one.data_ptr() for one in (heads, keys, values, out, seen, places)]
-        fields = (*pointers, n, start, values.shape[2], n_heads, (width - n_heads) // 2, d)
-        self._store(*fields)
-        self._attend(*fields, parts=n * n_heads, work=2 * n * n_heads * d * (start + n))
+        n_kv_heads, _, capacity, _ = values.shape
+        n_heads = width - 2 * n_kv_heads
+        out = torch.empty(n, n_heads * d, dtype=torch.float32)  # the default may be another one for a while
+        pointers = (one.data_ptr() for one in (heads, keys, values, out, seen, places))
+        work = 2 * n * n_heads * d * length
+        self._attend(*pointers, n, 0, capacity, n_heads, n_kv_heads, d, parts=n * n_heads, work=work)
         return out
 
 
@@ -76,16 +83,21 @@ def _kernel_for(imitated: str) -> AttentionKernel | None:
 
 
 def _is_right(made: AttentionKernel) -> bool:
-    """Twenty rows of two query heads over one key head."""
-    n, d = 20, 2 * LANES
-    heads = torch.randn(n, 4, d, generator=torch.Generator().manual_seed(0))
-    keys, values = torch.zeros(1, 2, d, LANES), torch.zeros(1, d // LANES, 2 * LANES, LANES)
-    seen = torch.tensor([[row + 1, 0, 0, row + 1] for row in range(n)])
-    found = made(heads, keys, values, 2, 0, seen, seen)
+    """Twenty rows of two query heads over one key head; then the last row again, which sees the second half by path."""
+    n, d, single = 20, 2 * LANES, torch.float32
+    heads = torch.randn(n, 4, d, generator=torch.Generator().manual_seed(0), dtype=single)
+    keys = torch.zeros(1, 2, d, LANES, dtype=single)
+    values = torch.zeros(1, d // LANES, 2 * LANES, LANES, dtype=single)
+    made.store(heads, keys, values, 0)
+    places = torch.arange(n)
+    plain = torch.tensor([[row + 1, 0, 0, row + 1] for row in range(n)])
+    found = made.attend(heads, keys, values, n, plain, places)
+    by_path = made.attend(heads[-1:], keys, values, n, torch.tensor([[n // 2, n // 2, n, n]]), places)
     query, key, value = heads[:, :2].transpose(0, 1), heads[:, 2], heads[:, 3]
     hidden = torch.ones(n, n, dtype=torch.bool).triu(1)
     p = torch.softmax((query @ key.T / d**0.5).masked_fill(hidden, float("-inf")), -1)
-    return torch.allclose(found, (p @ value).transpose(0, 1).reshape(n, -1), rtol=1e-4, atol=1e-5)
+    right = torch.allclose(found, (p @ value).transpose(0, 1).reshape(n, -1), rtol=1e-4, atol=1e-5)
+    return right and torch.equal(by_path, found[-1:])
 
 
 class AttentionWriter(Writer):
@@ -165,7 +177,7 @@ class AttentionWriter(Writer):
 
     def _score(self, b: Any, query: Any, keys: Any, d: Any, reach: Any, scores: Any) -> None:
         """The products of ``query`` by the keys before ``reach``, and by the rest of its block."""
-        blocks = b.sdiv(b.add(reach, self.long(LANES - 1)), self.long(LANES))
+        blocks = b.sdiv(self._whole(b, reach), self.long(LANES))
         for first, end, at_once in self._in_chunks(b, blocks):
             with self.loop(b, first, end, at_once, []) as (block, _):
                 size = b.mul(d, self.long(LANES))
@@ -187,21 +199,23 @@ class AttentionWriter(Writer):
         """
         lowest = self.ir.Constant(self.vector, [-3e38] * LANES)
         largest = [lowest]
-        with self.loop(b, self.long(-LANES + 1), length, LANES, largest) as (i, values):
-            at = b.add(i, self.long(LANES - 1))
+        with self.loop(b, self.long(0), self._whole(b, length), LANES, largest) as (at, values):
             found = b.select(self._before(b, at, length), self._vector(b, scores, at), lowest)
             values[0] = b.select(b.fcmp_ordered(">", found, values[0]), found, values[0])
         numbers = [b.extract_element(largest[0], self.int(i)) for i in range(LANES)]
         while len(numbers) > 1:
             numbers = [b.select(b.fcmp_ordered(">", one, two), one, two) for one, two in zip(*[iter(numbers)] * 2)]
         highest, sums = self.everywhere(b, numbers[0]), [self.zero]
-        with self.loop(b, self.long(-LANES + 1), length, LANES, sums) as (i, values):
-            at = b.add(i, self.long(LANES - 1))
+        with self.loop(b, self.long(0), self._whole(b, length), LANES, sums) as (at, values):
             found = self._exp(b, b.fmul(b.fsub(self._vector(b, scores, at), highest), scale))
             found = b.select(self._before(b, at, length), found, self.zero)
             self._put(b, found, scores, at)
             values[0] = b.fadd(values[0], found)
         return b.call(self.total, [self.ir.Constant(self.single, -0.0), sums[0]])
+
+    def _whole(self, b: Any, n: Any) -> Any:
+        """``n`` up to whole blocks."""
+        return b.mul(b.sdiv(b.add(n, self.long(LANES - 1)), self.long(LANES)), self.long(LANES))
 
     def _before(self, b: Any, first: Any, end: Any) -> Any:
         """Which of LANES places from ``first`` on are before ``end``."""

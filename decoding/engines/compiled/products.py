@@ -38,9 +38,11 @@ class Product:
         """x [rows, inputs] by a matrix ``packed`` [blocks, inputs, LANES] -> [rows, blocks * LANES], a new tensor.
         ``scales`` [blocks * LANES] float32, of int8 weights.
         """
-        x = x.contiguous()
         rows, (blocks, inputs, _) = x.shape[0], packed.shape
-        y = torch.empty(rows, blocks * LANES)
+        if x.dtype != torch.float32 or x.shape[1] != inputs:
+            raise ValueError(f"rows of {inputs} float32 numbers are needed, not {tuple(x.shape)} {x.dtype}")
+        x = x.contiguous()
+        y = torch.empty(rows, blocks * LANES, dtype=torch.float32)  # the default may be another one for a while
         scaled = 0 if scales is None else scales.data_ptr()
         fields = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, inputs, rows, blocks)
         self._multiply(*fields, parts=blocks, work=rows * blocks * inputs * LANES)
@@ -50,10 +52,12 @@ class Product:
 def pack(weight: torch.Tensor) -> torch.Tensor:
     """A matrix [out, in] packed, with outputs of zeros up to a whole block and inputs of zeros up to an even number."""
     n_out, n_in = weight.shape
-    blocks, inputs = -(-n_out // LANES), -(-n_in // _STEPS) * _STEPS
-    whole = torch.zeros(blocks * LANES, inputs, dtype=weight.dtype)
-    whole[:n_out, :n_in] = weight
-    return whole.view(blocks, LANES, inputs).transpose(1, 2).contiguous()
+    whole, rest = divmod(n_out, LANES)
+    packed = torch.zeros(whole + bool(rest), -(-n_in // _STEPS) * _STEPS, LANES, dtype=weight.dtype)
+    packed[:whole, :n_in].transpose(1, 2).copy_(weight[: n_out - rest].view(whole, LANES, n_in))
+    if rest:
+        packed[whole, :n_in, :rest] = weight[n_out - rest :].t()
+    return packed
 
 
 def product_of(dtype: torch.dtype) -> Product | None:
@@ -71,11 +75,14 @@ def _product_for(dtype: torch.dtype, imitated: str) -> Product | None:
 
 
 def _is_right(made: Product, dtype: torch.dtype) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    weight = (9 * torch.randn(65 * LANES, 24, generator=generator)).to(dtype)
-    x, scales = torch.randn(2 * MOST_ROWS + 1, 24, generator=generator), torch.arange(65.0 * LANES)
+    """Each number of rows, and so many that threads share them."""
+    generator, single = torch.Generator().manual_seed(0), torch.float32
+    weight = (9 * torch.randn(65 * LANES, 24, generator=generator, dtype=single)).to(dtype)
+    x = torch.randn(2 * MOST_ROWS + 1, 24, generator=generator, dtype=single)
+    scales, packed = torch.arange(65 * LANES, dtype=single), pack(weight)
     expected = x @ weight.float().t() * (scales if dtype == torch.int8 else 1)
-    return torch.allclose(made(x, pack(weight), scales), expected, rtol=1e-3, atol=1e-3)
+    numbers = (*range(1, MOST_ROWS + 1), len(x))
+    return all(torch.allclose(made(x[:n], packed, scales), expected[:n], rtol=1e-3, atol=1e-3) for n in numbers)
 
 
 class ProductWriter(Writer):
