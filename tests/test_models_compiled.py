@@ -146,8 +146,14 @@ def test_a_cpu_that_cannot_widen_float16_has_none(anew, missing):
     binding = pytest.importorskip("llvmlite.binding")
     has = dict(binding.get_host_cpu_features()) | {missing: False}
     anew.setattr("platform.machine", lambda: "x86_64")
-    anew.setattr(binding, "get_host_cpu_features", lambda: has)
-    assert product_of(torch.float16) is attention_kernel() is None
+
+    def unknown():
+        raise RuntimeError("LLVM cannot tell")
+
+    for found in (lambda: has, unknown):
+        anew.setattr(binding, "get_host_cpu_features", found)
+        products._product_for.cache_clear()
+        assert product_of(torch.float16) is attention_kernel() is None
 
 
 def test_the_least_cpu_has_nothing_compiled(anew):

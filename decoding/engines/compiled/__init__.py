@@ -11,6 +11,7 @@ import logging
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -75,7 +76,9 @@ def this_cpu() -> Cpu | None:
     """This CPU, or the imitated one; None for one that has not what is needed."""
     import llvmlite.binding as llvm
 
-    features, lesser = llvm.get_host_cpu_features(), imitated()
+    lesser, features = imitated(), llvm.FeatureMap()
+    with suppress(RuntimeError):  # on some systems LLVM cannot tell
+        features = llvm.get_host_cpu_features()
     if platform.machine().lower() in ("x86_64", "amd64"):
         if not all(features.get(name) for name in _NEEDED):
             return None
