@@ -9,9 +9,8 @@ import torch
 from transformers import LlamaConfig, OPTConfig
 
 from decoding.engines import text_tokens
-from decoding.engines.attention import MAX_ROWS, CacheShape, CompiledAttention, RowAttention
+from decoding.engines.attention import MAX_ROWS, CacheShape, RowAttention, make_attention
 from decoding.engines.base import OUTSIDE, CachedModel
-from decoding.engines.compiled.attention import attention_kernel
 from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
@@ -136,7 +135,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.parametrize("make", [RowAttention, lambda shape: CompiledAttention(shape, attention_kernel())])
+@pytest.mark.parametrize("make", [RowAttention, make_attention])
 def test_a_long_context_takes_memory_only_where_it_is_written(make):
     shape = CacheShape(8, 4, 4, 64, 65_536, torch.bfloat16, torch.device("cpu"))
     whole = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * shape.max_length * 2

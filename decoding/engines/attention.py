@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from .compiled.attention import AttentionKernel
+from .compiled.attention import AttentionKernel, attention_kernel
 from .compiled.writer import LANES
 from .inputs import Branches
 
@@ -62,6 +62,12 @@ class Attention(Protocol):
         """Moves the keys and values of the cache ``rows`` to ``to`` and following."""
 
     def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor: ...
+
+
+def make_attention(shape: CacheShape) -> Attention:
+    """The one for this CPU."""
+    kernel = attention_kernel()
+    return RowAttention(shape) if kernel is None or shape.head_dim % LANES else CompiledAttention(shape, kernel)
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -21,10 +21,8 @@ import torch.nn.functional as F
 
 from ..errors import UserError
 from ..records.trace import ModelInfo
-from .attention import MAX_ROWS, Attention, CacheShape, CompiledAttention, Plan, RowAttention
+from .attention import MAX_ROWS, Attention, CacheShape, Plan, make_attention
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
-from .compiled.attention import attention_kernel
-from .compiled.writer import LANES
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, Company, keeps_bits, pad_rows
@@ -124,10 +122,7 @@ class LeanModel(CachedModel):
     # -- construction
 
     def _make_attention(self) -> Attention:
-        shape, kernel = self._cache_shape(), attention_kernel()
-        if kernel is None or shape.head_dim % LANES:
-            return RowAttention(shape)
-        return CompiledAttention(shape, kernel)
+        return make_attention(self._cache_shape())
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
