@@ -64,7 +64,7 @@ def compiled(make: Callable[[Cpu], T], check: Callable[[T], bool]) -> T | None:
         cpu = this_cpu()
         made = None if cpu is None else make(cpu)
     except (ImportError, OSError, RuntimeError) as error:
-        log.info("nothing is compiled: %s", error)
+        log.warning("nothing is compiled, so that models are slower: %s", error)
         return None
     if made is not None and not check(made):
         log.warning("compiled code is wrong on this CPU, and not used")

@@ -74,7 +74,7 @@ def attention_kernel() -> AttentionKernel | None:
 
 
 @cache
-def _kernel_for(imitated: str) -> AttentionKernel | None:
+def _kernel_for(cpu_class: str) -> AttentionKernel | None:
     def make(cpu: Cpu) -> AttentionKernel:
         functions = load(AttentionWriter(cpu.triple, shared=find_openmp() is not None), cpu)
         return AttentionKernel(functions["store"], functions["attend"])

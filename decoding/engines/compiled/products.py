@@ -66,7 +66,7 @@ def product_of(dtype: torch.dtype) -> Product | None:
 
 
 @cache
-def _product_for(dtype: torch.dtype, imitated: str) -> Product | None:
+def _product_for(dtype: torch.dtype, cpu_class: str) -> Product | None:
     def make(cpu: Cpu) -> Product:
         writer = ProductWriter(cpu.triple, dtype, cpu.most_sums, shared=find_openmp() is not None)
         return Product(load(writer, cpu)["multiply"])
