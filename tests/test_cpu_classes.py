@@ -8,6 +8,7 @@ import torch
 
 from decoding import cpu
 from decoding.backends.jobs import Jobs
+from decoding.comparison import costs
 from decoding.engines import choosing, instructions, pair, threads
 from decoding.records.pairs import BLOCK, HEADS, find_pair
 from decoding.records.request import CompareRequest
@@ -29,6 +30,7 @@ def test_a_whole_comparison_writes_one_text_in_the_format_that_this_cpu_chose(na
     """Chosen in short trials: which of them is the fastest does not matter here."""
     monkeypatch.setattr(choosing, "TRIAL_WEIGHTS", 1)
     monkeypatch.setattr(threads, "BUDGET_S", 0.0)
+    monkeypatch.setattr(costs, "ROUNDS", (1, 1))
     monkeypatch.setattr(pair, "use_huge_pages", lambda: None)  # seconds for weights that are read for a moment
     lanes = ["autoregressive", "static:4", "disco", "costaware"]
     kinds = find_pair(name).draft_kinds

@@ -9,6 +9,7 @@ import pytest
 from decoding.bench import against, gpu_day, runs
 from decoding.bench.gpu_day import plan, read_step, run_day, summary
 from decoding.bench.shapes import SHAPES
+from decoding.comparison import costs
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription
 from tests import test_gpu
@@ -118,6 +119,9 @@ def test_every_step_runs_on_a_stand_in(tiny_pair, short_bench, monkeypatch, tmp_
     monkeypatch.setattr(against, "POLICIES", ("heuristic",))
     monkeypatch.setattr("decoding.backends.jobs.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(gpu_day, "LANES", "autoregressive,static:3")
+    monkeypatch.setattr(costs, "ROUNDS", (1, 1))
+    monkeypatch.setattr(costs, "SHORT", (1, 2, 4, 8))
+    monkeypatch.setattr(costs, "LONG", (12,))
     asked = []
 
     def run(words, minutes):

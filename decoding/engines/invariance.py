@@ -40,6 +40,8 @@ def pad_rows(linears: Iterable[Linear], chosen: dict[tuple, Company] | None = No
     """
     chosen = {} if chosen is None else chosen
     for linear in linears:
+        if linear.rows_apart:
+            continue
         shape = (type(linear), linear.n_out, linear.n_in, linear.dtype, torch.get_num_threads())
         if shape not in chosen:
             chosen[shape] = _company_of(linear)

@@ -35,6 +35,7 @@ _LARGEST_HALF = 65504.0  # of float16
 class Linear(ABC):
     """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded. ``most``: so
     many rows of one product have the same bits, and an engine's checking pass has no more; None: any number.
+    ``rows_apart``: each row is multiplied as it is alone, whatever their number, so that it need not be tested.
 
     Where the neighbouring operation is not fused, it follows in place on the product, a new tensor.
     """
@@ -44,6 +45,7 @@ class Linear(ABC):
     dtype: torch.dtype
     padded: Mapping[int, int] = MappingProxyType({})
     most: int | None = None
+    rows_apart = False
 
     @abstractmethod
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -136,6 +138,7 @@ class CompiledLinear(UnfusedLinear):
     """[n, in] float32 -> [n, out] float32 by a matrix [out, in] of int8, float16 or float32 (compiled/products.py)."""
 
     dtype = torch.float32
+    rows_apart = True
 
     def __init__(
         self,
