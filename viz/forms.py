@@ -118,13 +118,15 @@ def wire_memory(
     page: gr.Blocks,
     memory: gr.BrowserState,
     fields: dict[str, Component],
+    view: gr.HTML,
     restore: Callable[..., list],
     outputs: Sequence[Component],
 ) -> None:
     """Each change of a field stores all ``fields`` by name; when ``page`` loads, ``restore`` gets what is stored.
 
     ``restore`` returns the values of ``outputs``, of which ``fields`` are the first. What it gets is untrusted: {} at
-    the first visit, else any JSON. A field that the visitor has changed meanwhile stays as it is.
+    the first visit, else any JSON. A field that the visitor has changed meanwhile stays as it is. The scripts of
+    ``view`` are told when the form is filled in.
     """
     gr.on(
         [field.change for field in fields.values()],
@@ -137,9 +139,10 @@ def wire_memory(
     # answer may come when the visitor has begun to fill in the form, so it does not go into the form directly.
     restored = gr.JSON(visible=False)
     loaded = page.load(restore, memory, restored, **QUIET)
-    loaded.success(
+    filled_in = loaded.success(
         inputs=[restored, *fields.values()],
         outputs=list(outputs),
         js=_MERGE % json.dumps([field.value for field in fields.values()]),
         **IN_BROWSER,
     )
+    filled_in.success(js=f"() => {{ window.SpeculoscopePage.filledIn({json.dumps(view.elem_id)}); }}", **IN_BROWSER)

@@ -225,4 +225,5 @@ class _RaceTab:
             title = gr.skip() if values["prompt"] == self.first["prompt"] else example and example.title
             return [*values.values(), delta, title]
 
-        wire_memory(page, memory, self.form.fields, restore, [*self.fields, self.view, self.form.example])
+        outputs = [*self.fields, self.view, self.form.example]
+        wire_memory(page, memory, self.form.fields, self.view, restore, outputs)

@@ -109,11 +109,19 @@ def test_the_learn_tab_shows_the_whole_run_where_it_had_shown_its_first_timing(p
 
 
 def test_a_reload_shows_the_run_again_and_says_that_it_ended(page, scripted):
+    answers = "**/gradio_api/run/predict**"  # of the server, which fill in the form
+    waiting = []
+    page.route(answers, lambda route: waiting.append(route))
     page.reload()
     expect(page.locator(".sp-status")).to_contain_text("The timings made by then are shown.")
     expect(page.locator(".sd-sentence")).to_contain_text("(1 of 3 timings)")
     scripted[1].go_on.set()
-    page.get_by_role("button", name="Start again").click()
+    again = page.get_by_role("button", name="Start again")
+    expect(again).to_be_disabled()  # until the form asks for that run again
+    while waiting:
+        waiting.pop().continue_()
+    page.unroute(answers)
+    again.click()
     expect(page.locator(".sd-place")).to_contain_text("· 3 timings")
     expect(page.locator("#stop")).to_be_hidden()  # the news that it has ended may come after its last timing
     page.reload()

@@ -76,7 +76,7 @@ def build_report_tab(
         server_functions=_answers(kind, pairs[0] if pairs else None, SHIPPED, kept),
     )
     form: dict[str, Component] = dict(pair=pair, suite=suite, **numbers)
-    _wire_memory(page, memory, form)
+    _wire_memory(page, memory, form, view)
 
     def start_of(*values: Any) -> Callable:
         run_job = functools.partial(backend.run_job, kind.job, job_options(kind, *values))
@@ -144,14 +144,14 @@ def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> tu
     return report, report.content("Measured here", id=identifier)
 
 
-def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Component]) -> None:
+def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Component], view: gr.HTML) -> None:
     """The browser keeps the form, so that a measurement can be started again after a reload."""
 
     def restore(kept: Any) -> list:
         values = kept if isinstance(kept, dict) else {}
         return [values[name] if _fits(field, values.get(name)) else gr.skip() for name, field in form.items()]
 
-    wire_memory(page, memory, form, restore, list(form.values()))
+    wire_memory(page, memory, form, view, restore, list(form.values()))
 
 
 def _fits(field: Component, value: Any) -> bool:

@@ -2,6 +2,23 @@
 
 import { aria, button, el } from "../../core/js/dom.js";
 
+const filled = new Map(); // by the id of a form's view: {ready, done}
+
+function filling(view) {
+  if (!filled.has(view)) {
+    const one = {};
+    one.ready = new Promise((done) => { one.done = done; });
+    filled.set(view, one);
+  }
+  return filled.get(view);
+}
+
+/** The form of that view now has what a link or the browser's memory says. */
+export const filledIn = (view) => filling(view).done();
+
+/** Settled by then. */
+export const whenFilledIn = (view) => filling(view).ready;
+
 /** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
 export function hint(text, goesOn, typed) {
   const box = document.getElementById("prompt");

@@ -7,7 +7,7 @@ import { RUN_FILE, ask, copied, memoryOfTab, opener, orSay, runId, save, unpackR
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
 import { mount } from "../../player/js/main.js";
 import { asksForAnother, packedRun, reloaded, takeOver } from "./early.js";
-import { unfold } from "./form.js";
+import { unfold, whenFilledIn } from "./form.js";
 import { carry, explain } from "./learn.js";
 import { Plots } from "./plots.js";
 import { Status } from "./status.js";
@@ -66,7 +66,7 @@ class Race {
   /** A run ends with the page that asked for it; the server keeps the timings that were made by then. */
   offerAgain(timed) {
     this.status.say(`The run in progress ended when this page was left or reloaded.${timed ? " The timings made by then are shown." : ""}`);
-    this.status.offer("Start again", () => document.getElementById("run").click());
+    this.status.offer("Start again", () => document.getElementById("run").click(), whenFilledIn("race"));
   }
 
   /** The run that a link carries in itself: its file, deflated, in base64. */

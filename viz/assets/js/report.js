@@ -2,6 +2,7 @@
 import { ask, copied, memory, memoryOfTab, orSay, save } from "../../core/js/files.js";
 import { aria, button, el, table } from "../../core/js/dom.js";
 import { explainTerms, termed } from "../../player/js/glossary.js";
+import { whenFilledIn } from "./form.js";
 import { Drawing, load, onTheme } from "./plots.js";
 import { Status } from "./status.js";
 
@@ -73,7 +74,8 @@ class Report {
     memoryOfTab.write(this.going, false);
     this.status.say("The measurement in progress ended when this page was left or reloaded. "
       + "Its texts are kept: if you start it again with the same settings, only the rest is measured again.");
-    this.status.offer("Start again", () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click());
+    const start = () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click();
+    this.status.offer("Start again", start, whenFilledIn(this.name));
   }
 
   receive(text) {

@@ -20,10 +20,12 @@ export class Status {
     if (fraction != null) this.bar.value = fraction;
   }
 
-  /** A button beside what was said, until something else is said. */
-  offer(text, act) {
-    this.offered = button(text, act);
-    this.node.append(this.offered);
+  /** A button beside what was said, until something else is said; it can be used when `ready` is settled. */
+  offer(text, act, ready) {
+    const offered = this.offered = button(text, act);
+    offered.disabled = true;
+    ready.then(() => { offered.disabled = false; });
+    this.node.append(offered);
   }
 
   /** Handles one event of a long job. */
