@@ -18,7 +18,7 @@ from decoding.records.events import Event
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_to_json, save_run
 from decoding.records.trace import Chain, Guesses, Run, TokenText
-from viz import opened
+from viz import opened, session
 from viz.opened import BUSY, TOO_LONG, Sandbox, work
 from viz.player.payload import run_payload
 from viz.session import BROKEN, Visits, delta_of, merged, race_stream, stream_of
@@ -131,6 +131,16 @@ def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(begin):
     collect(lambda: begin(0.01), visits, until)
     assert tokens(asked["again"]) == tokens(asked["seen"]) != []
     assert visits.missed("unknown", 0, 9) == []
+
+
+def test_a_silent_race_still_says_how_many_events_there_were(runs, monkeypatch):
+    """So that a page that missed the last of them asks for them."""
+    monkeypatch.setattr(session, "SILENCE_S", 0.1)
+    backend = ScriptedBackend()
+    backend.go_on.clear()  # nothing more comes after the first repeat
+    deltas = collect(lambda: race_stream(backend, runs, REQUEST), until=lambda deltas: deltas[-2:] == deltas[-1:] * 2)
+    silent = deltas[-1]
+    assert silent["events"] == [] and silent["seq"] == silent["next"] == deltas[-3]["next"] > 0
 
 
 def tokens(events: list[dict]) -> list[tuple[int, int]]:

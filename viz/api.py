@@ -101,6 +101,6 @@ async def _read(stream: EventStream[Event], unread: Unread) -> AsyncIterator[dic
         for event in batch:
             yield {"run": stream.run, "seq": seq, **keyed_items(event)}
             seq += 1
-        if batch[-1]["kind"] not in LAST_KINDS and unread.too_long():
+        if not (batch and batch[-1]["kind"] in LAST_KINDS) and unread.too_long():
             yield {"run": stream.run, "seq": seq, "kind": "failed", "data": {"message": UNREAD}}
             return

@@ -12,10 +12,11 @@ import ipaddress
 import json
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from decoding.backends.base import Backend
@@ -33,7 +34,8 @@ from .store import RunStore
 if TYPE_CHECKING:
     import gradio as gr
 
-PERIOD_S = 0.07  # between two deltas
+PERIOD_S = 0.07  # between two deltas, at least
+SILENCE_S = 2.0  # and at most
 BROKEN = "Something failed on the server; this is not your fault. Try again. The server's log has the details."
 
 PER_SESSION = 4  # runs of one browser tab or one program: a race, both reports, and one to spare
@@ -60,15 +62,22 @@ def _light(event: Event) -> Event:
 
 
 async def batches(stream: EventStream[Event]) -> AsyncIterator[tuple[int, int, Batch]]:
-    """(number of the first event, of the one after the last, the events merged), at most one per PERIOD_S."""
-    first = at = 0
-    while events := await stream.read(at):
-        at += len(events)
-        batch = merged(events)
-        if batch:
+    """(number of the first event, of the one after the last, the events merged), at most one per PERIOD_S. After
+    SILENCE_S an empty one: Gradio may lose news while another job ends, and so a page learns that it missed some.
+    """
+    first, at, last = 0, 0, monotonic()
+    while True:
+        events: list[Event] | None = None
+        with suppress(asyncio.TimeoutError):
+            events = await asyncio.wait_for(stream.read(at), SILENCE_S)
+        if events == []:
+            return
+        at += len(events or [])
+        batch = merged(events or [])
+        if batch or monotonic() - last > SILENCE_S:
             yield first, at, batch
-            first = at
-        await asyncio.sleep(0 if events[-1].is_last else PERIOD_S)
+            first, last = at, monotonic()
+        await asyncio.sleep(0 if events and events[-1].is_last else PERIOD_S)
 
 
 def merged(events: list[Event]) -> Batch:
