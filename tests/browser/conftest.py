@@ -12,6 +12,7 @@ from tests.runs import make_run
 from viz.player.payload import run_payload
 
 from .opening import WAIT, faults, open_export, open_file, open_page
+from .pointing import result_of
 
 LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
 expect.set_options(timeout=WAIT)
@@ -111,7 +112,7 @@ def shown(browser, shared, tmp_path) -> Iterator[Callable[..., Any]]:
         pages.append(page)
         page.mouse.move(2, 2)
         load = "payload => { player.setFinalOnly(false); player.load(payload); scrollTo(0, 0); }"
-        page.evaluate(load, run_payload(run, origin="recorded"))
+        result_of(page, load, run_payload(run, origin="recorded"))
         return page
 
     yield show

@@ -19,6 +19,8 @@ from viz.player.names import lane_name
 from viz.player.payload import run_payload
 from viz.player.payload import tuned as page_tuned
 
+from .pointing import result_of
+
 LANES_RUN = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6")
 ITERATIONS = "lane.iterations.map((it) => [it.start, it.drafted, it.accepted])"
 
@@ -49,16 +51,16 @@ def test_every_policy_of_the_browser_is_among_the_vectors(page):
 
 def test_the_replay_makes_the_iterations_that_python_makes(page):
     cases = make_vectors(0)
-    for case, found in zip(cases, page.evaluate(REPLAY, cases), strict=True):
+    for case, found in zip(cases, result_of(page, REPLAY, cases), strict=True):
         for lane, (iterations, cost, gain) in case["lanes"].items():
             assert found[lane][0] == iterations, lane
             assert found[lane][1:] == pytest.approx([cost, gain], rel=1e-12), lane
 
 
 def test_costs_change_as_in_python(page):
-    for case in make_vectors(11):
-        found = page.evaluate("({costs}) => SpeculoscopeLearn.withCosts(costs, 'toy', {c: 0.03})", case)
-        assert found == case["cheaper"]
+    cases = make_vectors(11)
+    cheaper = "cases => cases.map(({costs}) => SpeculoscopeLearn.withCosts(costs, 'toy', {c: 0.03}))"
+    assert result_of(page, cheaper, cases) == [case["cheaper"] for case in cases]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.93, 1.0])
@@ -80,7 +82,7 @@ def test_the_break_even_cost_is_found_where_there_is_one(page):
 
 def test_a_chain_that_is_cut_is_that_of_a_shorter_text(page):
     def cut(chain):
-        return page.evaluate("chain => SpeculoscopeLearn.cutChain(chain, 5)", chain)
+        return result_of(page, "chain => SpeculoscopeLearn.cutChain(chain, 5)", chain)
 
     for case in make_vectors(3, rounds=12):
         chain, whole = cut(case["chain"]), case["chain"]
@@ -96,8 +98,8 @@ def test_a_chain_that_is_cut_is_that_of_a_shorter_text(page):
 def model_of(page, run, expression: str, **options):
     """The value of ``expression`` about ``model``, the run's payload as the page has it."""
     payload = run_payload(run, **options)
-    return page.evaluate(
-        f"(payload) => {{ const model = new SpeculoscopeLearn.RunModel(payload); return {expression}; }}", payload
+    return result_of(
+        page, f"payload => {{ const model = new SpeculoscopeLearn.RunModel(payload); return {expression}; }}", payload
     )
 
 
