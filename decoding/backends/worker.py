@@ -42,19 +42,21 @@ class _Line:
         self._connection, self._writing = connection, threading.Lock()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Raises ValueError for a number that JSON does not have; nothing is sent then."""
+        """Raises ValueError for a number that JSON does not have; nothing is sent then. Does not return if the front
+        end is gone.
+        """
         text = json.dumps(message, allow_nan=False, separators=(",", ":"))
         with self._writing:
-            self._connection.send_bytes(text.encode("ascii"))
+            try:
+                self._connection.send_bytes(text.encode("ascii"))
+            except OSError:
+                threading.Event().wait()  # until the reading thread, which learns of it as well, ends the process
 
     def beat(self) -> None:
         """Sends a sign of life again and again: a process that hangs sends none."""
         while True:
             sleep(BEAT_S)
-            try:
-                self.send({})
-            except OSError:  # the front end is gone, which the reading thread learns as well
-                return
+            self.send({})
 
 
 class JobRunner(Protocol):
