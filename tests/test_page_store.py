@@ -187,7 +187,7 @@ def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
     small, large = (make_run(identifier=name, lanes=LANES, n_tokens=n) for name, n in (("small", 10), ("large", 900)))
     for run in (small, large):
         store.add(run)
-    packed = functions["take"]({"run": "small", "kind": "link"})["text"].removeprefix("#run=")
+    packed = functions["take"]({"run": "small", "kind": "link"})["text"].removeprefix("?t=0.000#run=")
     text = zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))).decode()
     assert run_from_json(text) == small and len(packed) <= MAX_FRAGMENT_CHARS
     link = functions["take"]({"run": "large", "kind": "link", "t": 2})["text"]

@@ -169,10 +169,12 @@ class RunStore:
         content, a larger one by its name until a date. Raises UserError.
         """
         moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
-        name = f"?run={run.id}&t={math.ceil(1000 * moment) / 1000:.3f}"  # of the end not the moment before
+        at = f"t={math.ceil(1000 * moment) / 1000:.3f}"  # of the end not the moment before
         if self.origin(run.id) == "recorded":
-            return name
-        return fragment(run) or f"{name}&until={self.shared.keep(run)}"
+            return f"?run={run.id}&{at}"
+        if packed := fragment(run):
+            return f"?{at}{packed}"
+        return f"?run={run.id}&{at}&until={self.shared.keep(run)}"
 
     def _file(self, identifier: str) -> Path | None:
         """The file of a run made or opened here, of this start of the page or shared by an earlier one."""

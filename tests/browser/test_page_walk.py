@@ -190,11 +190,15 @@ def test_a_run_can_be_taken_along_and_brought_back(page, visit):
     expect(page.locator(".sd-sentence")).to_contain_text("41 tokens")
     expect(page.locator("#max-new-tokens input")).to_have_value("41")  # the form repeats it
     expect(page.locator("#lanes .token")).to_have_count(2)
+    half = page.evaluate(
+        f"() => {{ const {{ player }} = {RACE}; player.pause(); player.seek(player.total / 2); return player.t; }}"
+    )
     page.get_by_role("button", name="Copy link").click()
     link = page.get_by_label("Link")
     expect(link).to_have_value(re.compile("#run="))
     other = visit(link.input_value())  # it carries the run
     expect(other.locator(".sd-badge")).to_contain_text("imported")
+    assert other.evaluate(f"{RACE}.player.t") == pytest.approx(half, abs=0.001)
     expect(other.locator(".sd-sentence")).to_contain_text("41 tokens")
     expect(other.locator("#max-new-tokens input")).to_have_value("41")
 

@@ -46,8 +46,8 @@ class Race {
       this.run = this.early.run;
       this.shown();
     } else if (packed || run != null) {
-      const opening = packed ? this.openPacked(packed) : this.open(run, Number.isFinite(t) ? t : null);
-      this.queue = opening.catch((error) => { // which is said after what comes in its place is shown
+      const opening = packed ? this.openPacked(packed) : this.open(run);
+      this.queue = opening.then(() => this.seek(t)).catch((error) => { // which is said after what comes in its place is shown
         if (value) this.receive(value);
         this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
       });
@@ -85,10 +85,16 @@ class Race {
     this.trigger("select", { run: payload.id });
   }
 
-  async open(run, t = null) {
+  async open(run) {
     const { payload } = await ask(this.server.open_run({ run: runId(run) }));
     this.show(payload);
-    if (t != null) { this.player.pause(); this.player.seek(Math.max(0, t)); }
+  }
+
+  /** The moment that a link names, in seconds; NaN: none. */
+  seek(t) {
+    if (!Number.isFinite(t)) return;
+    this.player.pause();
+    this.player.seek(Math.max(0, t));
   }
 
   /** A run under way ends where another is opened, and does not come back over it. */
@@ -261,7 +267,7 @@ class TakeAlong {
     this.shelf.replaceChildren(field);
     const done = await copied(full);
     if (!done) field.select();
-    const kept = until ? ` This server keeps the run until ${until}.` : text.startsWith("#") ? " It carries the whole run." : "";
+    const kept = until ? ` This server keeps the run until ${until}.` : text.includes("#run=") ? " It carries the whole run." : "";
     this.say((done ? `The ${name} is in your clipboard.` : `Copy the ${name} from here:`) + kept);
   }
 
