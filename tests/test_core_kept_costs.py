@@ -95,6 +95,15 @@ def test_curves_of_another_pair_or_machine_are_not_taken(known):
     assert KnownCosts(other, known.folder).find(["small"], 100) is None
 
 
+def test_the_cost_of_decisions_is_kept_with_the_draft_that_they_were_about(known, as_kept, monkeypatch):
+    cost = {"static:2": 0.01, "weak/static:4": 0.03, "weak/static:2": 0.05}
+    monkeypatch.setattr(compare_module, "measure_decision", lambda prepared, lane, costs: cost[lane.text])
+    run, _ = run_and_stages(known, lanes=list(cost))
+    assert run.costs.decision == {"static": pytest.approx(0.03)}, "of all lanes"
+    kept = [known.find([draft], 21).decision["static"] for draft in ("small", "weak")]
+    assert kept == pytest.approx([0.01, 0.04])
+
+
 def test_several_drafts_are_joined(known):
     known.keep(["small"], 100, COSTS)
     known.keep(["ngram"], 100, make_costs(0.001, 1.0, drafts=["ngram"], length=2, first_step={"ngram": 0.0}))
@@ -166,7 +175,7 @@ def test_a_misfit_is_measured_again_in_idle_time(known, monkeypatch):
     run_and_stages(known)
     assert known.tasks == [Task("small", bucket(6 + 15))] and known.misfits
     tried = []
-    monkeypatch.setattr("decoding.comparison.kept_costs.try_again", tried.append)
+    monkeypatch.setattr("decoding.comparison.kept_costs.try_again", lambda model, rows: tried.append(model))
     measure_asked(known, lambda: True)
     assert tried == []
     measure_asked(known, lambda: False)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from decoding.engines.checks import check_index, check_memory, estimate_memory
+from decoding.engines.checks import check_index, check_memory, estimate_memory, weight_files
 from decoding.engines.formats import find_format
 from decoding.engines.hub import Repository, is_hub_id
-from decoding.engines.pair import load_pair
+from decoding.engines.pair import load_pair, size_of
 from decoding.engines.sources import HubSource
 from decoding.engines.tokenizer import load_tokenizer
 from decoding.errors import Cancelled, UserError
@@ -115,6 +115,20 @@ def test_bad_configs_are_refused_before_the_weights(hub, place, change, words):
     assert_refused(hub, place, words)
 
 
+def test_weights_that_a_repository_holds_twice_are_counted_and_fetched_once(hub, place):
+    """As Mistral's repositories do."""
+    shutil.copy(place / "model.safetensors", place / "consolidated.safetensors")
+    size = (place / "model.safetensors").stat().st_size
+    hub.folders["org/twice"] = place
+    source = HubSource("org/twice", hub)
+    assert source.size(lambda *_: None).weight_bytes == size_of(place).weight_bytes == size
+    source.fetch(lambda *_: None)
+    assert [file for *_, file in hub.fetched if "safetensors" in file] == ["model.safetensors"]
+    parts = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    assert weight_files(["consolidated.safetensors", *parts, "sub/model.safetensors"]) == parts
+    assert weight_files(["other.safetensors", "config.json"]) == ["other.safetensors"]
+
+
 def test_pickles_are_refused(hub, place):
     (place / "model.safetensors").rename(place / "pytorch_model.bin")
     assert_refused(hub, place, "no safetensors weights")
@@ -156,7 +170,8 @@ class DeafHub(FakeHub):
 
 
 def test_a_stop_that_the_library_does_not_hear_ends_the_download_after_the_file(hub, place):
-    (place / "more.safetensors").write_bytes(b"...")
+    (place / "model.safetensors").rename(place / "model-00001-of-00002.safetensors")
+    (place / "model-00002-of-00002.safetensors").write_bytes(b"...")
     deaf = DeafHub(hub.cache, {"org/changed": place})
 
     def stop(message: str, share: float | None) -> None:

@@ -123,11 +123,11 @@ def test_what_is_old_or_broken_is_tried_again(trials, own_costs, change):
 
 def test_only_a_number_that_a_trial_found_is_tried_again(trials):
     model = lean(random_model(CONFIGS["llama"]))
-    try_again(model)  # its number was asked for
+    try_again(model, (1, 6))  # its number was asked for
     trials += [1, 2]
     model.set_threads(usual_threads(model, (1, 6)))
     model.prefill([1, 2])
-    try_again(model)
+    try_again(model, (1, 6))
     assert model.info.threads == 2 and trials == [] and model.note is None
 
 
@@ -137,7 +137,7 @@ def test_a_fixed_number_outlives_the_trial_of_another_process(trials, monkeypatc
     assert usual_threads(model, (1, 6)) == 4  # another process's, kept where this one finds it
     model.set_threads(1)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray does, for its replicas not to slow each other
-    try_again(model)
+    try_again(model, (1, 6))
     assert model.info.threads == 1 and trials == [2]
 
 

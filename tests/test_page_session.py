@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import gradio as gr
 import httpx
 import pytest
 
@@ -19,6 +20,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_to_json, save_run
 from decoding.records.trace import Chain, Guesses, Run, TokenText
 from viz import opened, session
+from viz.forms import make_buttons, wire_job
 from viz.opened import BUSY, TOO_LONG, Sandbox, work
 from viz.player.payload import run_payload
 from viz.session import BROKEN, Visits, delta_of, merged, race_stream, stream_of
@@ -131,6 +133,32 @@ def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(begin):
     collect(lambda: begin(0.01), visits, until)
     assert tokens(asked["again"]) == tokens(asked["seen"]) != []
     assert visits.missed("unknown", 0, 9) == []
+
+
+def test_stop_can_be_pressed_again_in_the_next_run(begin):
+    with gr.Blocks() as page:
+        wire_job("race", lambda: lambda: begin(0.01), Visits(), [], gr.HTML(), make_buttons("Run", 100))
+    work, cancel = (one.fn for one in page.fns.values())
+    ann = SimpleNamespace(session_hash="ann", client=None, headers={})
+
+    async def run() -> tuple[dict, dict]:
+        first = work(ann)
+        async for _, again, _ in first:
+            if again.get("visible"):
+                break  # there is a result, and Run may be pressed
+        pressed = cancel(ann)
+        second = work(ann)
+        (_, _, stop), _ = await asyncio.gather(anext(second), collected(first))
+        await second.aclose()
+        return pressed, stop
+
+    pressed, stop = in_own_loop(run())
+    assert (pressed["value"], pressed["interactive"]) == ("Stopping", False)
+    assert (stop["value"], stop["interactive"], stop["visible"]) == ("Stop", True, True)
+
+
+async def collected(items) -> list:
+    return [item async for item in items]
 
 
 def test_a_silent_race_still_says_how_many_events_there_were(runs, monkeypatch):

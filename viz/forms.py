@@ -25,6 +25,8 @@ QUIET: dict[str, Any] = {**QUEUED, "queue": False}
 """Those of the page's own quick events. Where one of them ends in the queue while a job joins it, Gradio's client
 closes the stream of events of both, and the job's first news are lost.
 """
+STOP: dict[str, Any] = {"value": "Stop", "interactive": True}
+"""The button before it is pressed."""
 IN_BROWSER: dict[str, Any] = {"fn": None, "api_visibility": "private"}
 """Those of events that run in the browser alone, as ``js``."""
 
@@ -72,7 +74,7 @@ def wire_job(
             if before:
                 visits.stop(session, task)
                 await before.over.wait()
-            yield gr.skip(), gr.update(visible=False), gr.update(visible=True)
+            yield gr.skip(), gr.update(visible=False), gr.update(visible=True, **STOP)
             try:
                 start = start_of(*values)
             except UserError as error:
@@ -82,7 +84,7 @@ def wire_job(
                     turn.has_result = has_result
                     yield delta, gr.update(visible=has_result), gr.update(visible=True)  # again: a page may miss some
             if newest.get(session) is turn:
-                yield gr.skip(), gr.update(visible=True), gr.update(visible=False, value="Stop", interactive=True)
+                yield gr.skip(), gr.update(visible=True), gr.update(visible=False, **STOP)
         finally:
             turn.over.set()
             if newest.get(session) is turn:

@@ -12,13 +12,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from decoding.analysis.steadiness import timings
 from decoding.errors import UserError
 from decoding.records.run_file import request_again, run_to_json
 
 from .export import run_csv
 from .limits import JUNK
 from .player.details import token_details
+from .player.payload import version_of
 from .session import BROKEN, Visits
 from .settings import command_line
 from .store import RunStore
@@ -54,7 +54,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     """
 
     @functools.lru_cache(maxsize=8)  # visitors mostly look at the same recordings
-    def figures_of(run: str, timings: int, chains: int) -> list[dict[str, Any]]:  # while it runs, a run has ever more
+    def figures_of(run: str, version: str) -> list[dict[str, Any]]:
         return store.drawn("figures", run)
 
     @answered
@@ -73,7 +73,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     @answered
     def figures(query: Query) -> Answer:
         run = store.get(query.get("run"))
-        return {"figures": figures_of(run.id, timings(run), len(run.chains))}
+        return {"figures": figures_of(run.id, version_of(run))}
 
     @answered
     def missed(query: Query) -> Answer:

@@ -85,15 +85,16 @@ class RunStore:
             self._warm.keep(run.id, run)
 
     def keep(self, identifier: str, text: str) -> None:
-        """Keeps a checked run file; the oldest ones go while there are too many or their total size is too large.
-
-        Raises UserError.
+        """Keeps a checked run file, also for links that were given to what it was by then; the oldest ones go while
+        there are too many or their total size is too large. Raises UserError.
         """
-        path = self._place(identifier)
         with explained("This page cannot keep the run"):
-            write_whole(path, text)
+            write_whole(self._place(identifier), text)
+        if self.shared.path(identifier):
+            self.shared.keep(identifier, text)
         with self._lock:
-            self._kept[identifier] = path.stat().st_size
+            self._kept[identifier] = len(text.encode())
+            self._kept.move_to_end(identifier)
             while len(self._kept) > self._keep or sum(self._kept.values()) > self._most_bytes:
                 gone, _ = self._kept.popitem(last=False)
                 self._warm.forget(gone)
@@ -174,7 +175,7 @@ class RunStore:
             return f"?run={run.id}&{at}"
         if packed := fragment(run):
             return f"?{at}{packed}"
-        return f"?run={run.id}&{at}&until={self.shared.keep(run)}"
+        return f"?run={run.id}&{at}&until={self.shared.keep(run.id, run_to_json(run))}"
 
     def _file(self, identifier: str) -> Path | None:
         """The file of a run made or opened here, of this start of the page or shared by an earlier one."""
@@ -216,10 +217,10 @@ class SharedRuns:
         path = self._folder / f"{identifier}.json"
         return path if path.is_file() and _age(path) < timedelta(days=DAYS) else None
 
-    def keep(self, run: Run) -> date:
-        """Keeps ``run``; returns the day until which. Raises UserError."""
+    def keep(self, identifier: str, text: str) -> date:
+        """Keeps a run file; returns the day until which. Raises UserError."""
         with explained("This page cannot keep the run"):
-            write_whole(self._folder / f"{run.id}.json", run_to_json(run))
+            write_whole(self._folder / f"{identifier}.json", text)
             self._tidy()
         return (datetime.now(timezone.utc) + timedelta(days=DAYS)).date()
 

@@ -135,22 +135,26 @@ class Comparison:
 
     def _warm_up(self) -> RawEvents:
         """Warms up the lanes, whose first passes in a process are slow, and measures the cost of their decisions."""
-        found: dict[str, list[float]] = {}
+        found: dict[tuple[str | None, str], list[float]] = {}  # by draft and policy
         lanes = self.prepared.lanes
         for number, lane in enumerate(lanes, 1):
             if lane.text in self._known.warm and lane.policy in self._decoded.costs.decision:
                 continue
             yield "progress", _progress("warming up", f"Not timed: warming up lane {number} of {len(lanes)}")
-            found.setdefault(lane.policy, []).append(measure_decision(self.prepared, lane, self._decoded.costs))
+            cost = measure_decision(self.prepared, lane, self._decoded.costs)
+            found.setdefault((self.prepared.draft_of(lane), lane.policy), []).append(cost)
             self._known.warm.add(lane.text)
             self._check_cancel()
-        decision = {policy: mean(costs) for policy, costs in found.items()}
         if self._known.given:  # the decisions of a repeated run weigh its own costs
             return
+        of_policy: dict[str, list[float]] = {}
+        for (draft, policy), measured in found.items():
+            of_policy.setdefault(policy, []).extend(measured)
+            drafts = [draft] if draft else self.prepared.drafts
+            self._known.add_decisions(drafts, self._context, {policy: mean(measured)})
+        decision = {policy: mean(measured) for policy, measured in of_policy.items()}
         costs = self._decoded.costs
         self._decoded.costs = replace(costs, decision={**costs.decision, **decision})
-        if decision:
-            self._known.add_decisions(self.prepared.drafts, self._context, decision)
 
     # -- cost curves
 

@@ -18,6 +18,7 @@ from ..analysis.validation import policies_digest, read_validation
 from ..engines.kept_trials import MAX_AGE, age_of, keep, now, read_kept, try_again
 from ..engines.loading import gpu_name
 from ..engines.pair import Pair
+from ..engines.threads import DRAFT_ROWS, TARGET_ROWS
 from ..errors import UserError
 from ..files import costs_folder, digest_of
 from ..records.machine import describe_machine
@@ -200,8 +201,9 @@ class KnownCosts:
         """Try the numbers of threads of all loaded models again, if curves did not fit. Empties their caches."""
         if self.misfits:
             self.misfits = False
-            for model in (self.pair.target, *self.pair.loaded_drafts.values()):
-                try_again(model)
+            try_again(self.pair.target, TARGET_ROWS)
+            for draft in self.pair.loaded_drafts.values():
+                try_again(draft, DRAFT_ROWS)
 
     # -- the files
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _SIZES = (
     "n_positions",
 )
 _WEIGHT_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
+_MODEL_FILE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 INDEX_FILE = "model.safetensors.index.json"
 MAX_SIZE = 10**8
 SPARE = 1.1  # for activations, buffers and the runtime
@@ -49,6 +51,15 @@ def check_config(config: Any, name: str) -> None:
         least = 0 if key == "num_hidden_layers" else 1  # the trunk of parallel heads has none
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MAX_SIZE):
             raise UserError(f"{name} contains a broken model: its config.json has {key} = {str(size)[:40]}.")
+
+
+def weight_files(names: Iterable[str]) -> list[str]:
+    """Of a folder's files those that transformers loads the weights from: model.safetensors, or its parts. A repository
+    may have the same weights in another form too (consolidated.safetensors). Where nothing has such a name, all count.
+    """
+    found = [name for name in names if name.endswith(".safetensors") and "/" not in name]
+    parts = [name for name in found if _MODEL_FILE.fullmatch(name)]
+    return ["model.safetensors"] if "model.safetensors" in parts else parts or found
 
 
 def check_index(folder: Path) -> None:

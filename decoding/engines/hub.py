@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .checks import weight_files
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 Report = Callable[[str, float | None], None]
@@ -28,8 +29,8 @@ class Repository:
 
     @property
     def weights(self) -> dict[str, int]:
-        """The safetensors files of the model itself (without other formats in subfolders)."""
-        return {name: size for name, size in self.files.items() if name.endswith(".safetensors") and "/" not in name}
+        """The safetensors files that are loaded, and their bytes."""
+        return {name: self.files[name] for name in weight_files(self.files)}
 
 
 def is_hub_id(place: str) -> bool:

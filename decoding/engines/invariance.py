@@ -101,12 +101,12 @@ def keeps_bits(model: CachedModel) -> bool:
     """Whether the whole ``model`` gives a row the same logits for every number of tokens in a pass, and in a tree.
     Empties its cache.
     """
-    ids = [(7 * place + 3) % model.vocab_size for place in range(_PROMPT + max(ROWS))]
+    ids = [(7 * place + 3) % model.vocab_size for place in range(min(_PROMPT + max(ROWS), model.max_length))]
     prompt, rest = ids[:_PROMPT], ids[_PROMPT:]
     model.prefill(prompt)
     together = model.extend(rest)
     alike = True
-    for n in ROWS:
+    for n in (rows for rows in ROWS if rows <= len(rest)):
         model.rewind(_PROMPT)
         alike = alike and _are_first(model.extend(rest[:n]), together[:n])
     if model.can_branch:  # the first three, apart from each other, in a tree with wrong tokens between them

@@ -86,12 +86,12 @@ def usual(
     """What was kept for ``model`` on this machine, else what ``trial`` finds, which is then kept. ``kind`` ("threads",
     "format") and ``choices`` say what is chosen; ``rows``: of a trial's passes; ``anew``: whatever was kept.
     """
-    kept = None if anew else _read(kind, model, choices)
-    if kept is not None and kept.rows == rows and age_of(kept.found) <= MAX_AGE:
+    kept = None if anew else _read(kind, model, choices, rows)
+    if kept is not None and age_of(kept.found) <= MAX_AGE:
         return kept.chosen
     chosen, seconds = trial()
     found = Trial(model, describe_machine(), choices, rows, chosen, now(), seconds)
-    keep(_ADAPTER, _path(kind, model, choices), found)
+    keep(_ADAPTER, _path(kind, model, choices, rows), found)
     return chosen
 
 
@@ -100,26 +100,26 @@ def usual_threads(model: CachedModel, rows: tuple[int, ...], anew: bool = False)
     return int(usual("threads", _alike(model), thread_choices(), rows, lambda: (choose_threads(model, rows), {}), anew))
 
 
-def try_again(model: CachedModel) -> None:
-    """Sets ``model`` to the number of threads that a new trial finds; no effect if its number is not from a trial.
+def try_again(model: CachedModel, rows: tuple[int, ...]) -> None:
+    """Sets ``model`` to the number of threads that a new trial finds for passes of ``rows``; no effect if its number is
+    not from a trial.
 
     A trial may be another process's, on the same machine: it says nothing where OMP_NUM_THREADS fixes the number.
     """
-    kept = _read("threads", _alike(model), thread_choices())
-    if kept is None or fixed_threads(None) is not None:
+    if _read("threads", _alike(model), thread_choices(), rows) is None or fixed_threads(None) is not None:
         return
-    threads = usual_threads(model, kept.rows, anew=True)
+    threads = usual_threads(model, rows, anew=True)
     if threads != model.info.threads:
         model.set_threads(threads)
 
 
-def _read(kind: str, model: ModelInfo, choices: tuple[Choice, ...]) -> Trial | None:
-    kept = read_kept(_ADAPTER, _path(kind, model, choices))
+def _read(kind: str, model: ModelInfo, choices: tuple[Choice, ...], rows: tuple[int, ...]) -> Trial | None:
+    kept = read_kept(_ADAPTER, _path(kind, model, choices, rows))
     return kept if kept is not None and kept.chosen in choices else None
 
 
-def _path(kind: str, model: ModelInfo, choices: tuple[Choice, ...]) -> Path:
-    setting = repr((model, describe_machine(), choices))
+def _path(kind: str, model: ModelInfo, choices: tuple[Choice, ...], rows: tuple[int, ...]) -> Path:
+    setting = repr((model, describe_machine(), choices, rows))
     return costs_folder() / f"{kind}-{digest_of(setting.encode())}.json"
 
 

@@ -11,7 +11,7 @@ import torch
 from ..errors import UserError
 from ..records.pairs import BLOCK, FEATURE, HEADS, MODEL_FREE, TEXT_MODEL, DraftKind, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
-from .checks import check_memory, estimate_memory, free_memory, stored_dtype
+from .checks import check_memory, estimate_memory, free_memory, stored_dtype, weight_files
 from .choosing import draft_formats, target_formats
 from .hub import HuggingFaceHub, Report
 from .huge_pages import use_huge_pages
@@ -171,7 +171,8 @@ def load_pair(
 
 def size_of(folder: Path) -> Size:
     """The size of the model in ``folder``. Raises UserError."""
-    return Size(read_config(folder), sum(path.stat().st_size for path in folder.glob("*.safetensors")))
+    files = weight_files(path.name for path in folder.iterdir())
+    return Size(read_config(folder), sum((folder / name).stat().st_size for name in files))
 
 
 def check_fit(name: str, sizes: Sequence[Size], dtype: str, device: str) -> bool:

@@ -57,6 +57,12 @@ TUNED = ("threshold", "sl_max", "sure_at", "this", "next", "recent", "first", "c
 Origin = Literal["recorded", "live", "imported"]
 
 
+def version_of(run: Run) -> str:
+    """Differs between a run and the same one later, with more timings, chains or explanations of its guesses."""
+    explained = any(it.holds is not None for trace in run.lanes for it in trace.iterations)
+    return f"{timings(run)}/{len(run.chains)}/{int(explained)}"
+
+
 def run_payload(
     run: Run, *, origin: Origin = "live", title: str = "", shows: str = "", point: str = "", details: bool = False
 ) -> dict[str, Any]:
@@ -77,6 +83,7 @@ def run_payload(
         "look": sentences.look(run),
         "sentence": sentences.opening(run, point, doubtful),
         "timings": timings(run),
+        "version": version_of(run),
         "doubt": doubt,
         "shows": shows,
         "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),

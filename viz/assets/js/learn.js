@@ -31,13 +31,13 @@ function toLearn(act) {
   selectTab();
 }
 
-/** {run, timings} of the visitor's own run, or of an opened one: the Learn tab shows it when it is next chosen. */
+/** {run, version} of the visitor's own run, or of an opened one: the Learn tab shows it when it is next chosen. */
 export function carry(run) { carried = run; }
 
 document.addEventListener("click", ({ target }) => {
   if (!carried || target.closest?.("button[role=tab]") !== tab()) return;
-  const { run, timings } = carried;
-  whenReady((there) => there.renew(there.openId(run, timings)));
+  const { run, version } = carried;
+  whenReady((there) => there.renew(there.openId(run, version)));
 });
 
 /** Clicks the tab as soon as Gradio has added it. */
@@ -51,10 +51,10 @@ function selectTab() {
   watch.observe(document.documentElement, { childList: true, subtree: true });
 }
 
-/** Open the step that decides about a token of the race, whose run has so many timings by now. */
-export function explain({ run, timings, lane, iteration, index }) {
+/** Open the step that decides about a token of the race, whose run is of that version by now. */
+export function explain({ run, version, lane, iteration, index }) {
   toLearn(async (there) => {
-    if (!(await there.openId(run, timings))) return; // it has said why
+    if (!(await there.openId(run, version))) return; // it has said why
     there.goTo({ place: "steps", lane, iteration });
     there.places.steps.towards(index);
     document.querySelector(".sl-steps [data-key=next]")?.focus({ preventScroll: true }); // the token has left the screen

@@ -75,8 +75,8 @@ class Race {
     await this.openText(await unpackRun(packed));
   }
 
-  /** The run on screen, and how many timings of it were made by now. */
-  get made() { return { run: this.run, timings: this.player.payload?.timings }; }
+  /** The run on screen as it is by now. */
+  get made() { return { run: this.run, version: this.player.payload?.version }; }
 
   /** Opens the content of a run file, which also fills in the form. */
   async openText(text) {
@@ -239,10 +239,11 @@ class TakeAlong {
     this.offer(null);
   }
 
-  /** What was copied stays until another run is on screen, for the last timings change neither command nor link; the
-   * note on a saved file goes, since that file lacks them. */
+  /** A command stays until another run is on screen; a link, and the note on a saved file, go when the run has more
+   * timings, which they lack. */
   offer(run) {
-    if (run !== this.run) this.shelf.replaceChildren();
+    const { version } = this.race.made;
+    if (run !== this.run || (this.linked ?? version) !== version) this.shelf.replaceChildren();
     if (!this.shelf.children.length) this.note.textContent = "";
     this.run = run;
     for (const one of this.buttons) one.disabled = run == null;
@@ -264,6 +265,7 @@ class TakeAlong {
     field.readOnly = true;
     field.rows = Math.min(4, 1 + Math.floor(full.length / 110));
     field.addEventListener("focus", () => field.select());
+    this.linked = isLink ? this.race.made.version : null;
     this.shelf.replaceChildren(field);
     const done = await copied(full);
     if (!done) field.select();

@@ -98,9 +98,9 @@ export class Learn {
     return orSay((text) => this.say(text, true), act);
   }
 
-  /** Shows the run of that id. `timings`: how many it has by now; with fewer it was read before its end, and is read again. */
-  openId(id, timings = null) {
-    const isShown = () => this.model?.id === runId(id) && (timings ?? this.model.timings) === this.model.timings;
+  /** Shows the run of that id. `version`: which it is by now; another one was read before the run's end, and it is read again. */
+  openId(id, version = null) {
+    const isShown = () => this.model?.id === runId(id) && (version ?? this.model.version) === this.model.version;
     return this.open(async () => (isShown() ? null : this.payloadOf(id)));
   }
 
