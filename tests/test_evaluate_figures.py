@@ -105,11 +105,9 @@ def test_drafts_stand_by_cost_and_match_rate_among_curves_of_equal_speedup():
         assert len(curve.x) == len(curve.y) > 1
         for c, match in zip(curve.x, curve.y):
             first = costs.start(1, draft) * c / costs.draft_step[draft]
-            gains = [
-                theory.speedup(match, n, c, lambda k, first=first: costs.verify(k) + (k > 1) * first, costs.overhead)
-                for n in range(1, SL_CAP + 1)
-            ]
-            assert max(gains) == pytest.approx(float(curve.text[-1].rstrip("×")), rel=0.005)
+            there = replace(costs, draft_step={draft: c}, first_step={draft: first})
+            gains = [theory.expected_tokens(match, n) / there.iteration(n, draft) for n in range(1, SL_CAP + 1)]
+            assert costs.iteration(0, None) * max(gains) == pytest.approx(float(curve.text[-1].rstrip("×")), rel=0.005)
 
 
 def test_sentences_follow_the_result():

@@ -14,9 +14,7 @@ from typing import Any
 import gradio as gr
 
 from decoding.analysis.counts import counts
-from decoding.analysis.metrics import speedup
-from decoding.analysis.run_costs import run_costs
-from decoding.analysis.whatif import Replay
+from decoding.analysis.metrics import speedup, static_speedups
 from decoding.backends.base import Backend
 from decoding.errors import UserError
 from decoding.lookahead.lanes import expand_lanes
@@ -157,11 +155,10 @@ def lane_summary(run: Run, trace: Trace) -> dict[str, Any]:
 
 def best_length(run: Run) -> dict[str, Any]:
     """Every static SL's simulated speedup on the text of ``run``, and the best. Raises UserError without a chain."""
-    chain = run.chains.get(run.pair.default_draft)
-    if chain is None or not chain.target:
+    found = static_speedups(run, run.pair.default_draft)
+    if not found:
         raise UserError("Nothing was decoded, so there is no speculation length to choose: try a longer prompt.")
-    simulated = Replay.of_run(run, chain.draft).static_sweep(run_costs(run))
-    speedups = {sl: round(one.speedup, 3) for sl, one in enumerate(simulated, start=1)}
+    speedups = {sl: round(speedup, 3) for sl, speedup in found.items()}
     best = max(speedups, key=lambda sl: (speedups[sl], -sl))
     return {
         "best_speculation_length": best,

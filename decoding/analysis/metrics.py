@@ -185,9 +185,16 @@ def static_opt(run: Run, draft: str | None = None) -> tuple[int, float] | None:
     The truncated last iteration is simulated too. None if the run has no chain of the draft. For a single run it is
     chosen in hindsight; evaluations choose it on the validation split.
     """
-    chain = run.chains.get(draft or run.pair.default_draft)
+    speedups = static_speedups(run, draft or run.pair.default_draft)
+    return max(speedups.items(), key=lambda one: one[1]) if speedups else None
+
+
+def static_speedups(run: Run, draft: str) -> dict[int, float]:
+    """Simulated speedup of static:1..20 with ``draft`` on this run's text, at this run's own costs; {} without its
+    chain.
+    """
+    chain = run.chains.get(draft)
     if chain is None or not chain.target:
-        return None
-    simulated = Replay.of_run(run, chain.draft).static_sweep(run_costs(run))
-    sl, best = max(enumerate(simulated, start=1), key=lambda one: one[1].speedup)
-    return sl, best.speedup
+        return {}
+    sweep = Replay.of_run(run, draft).static_sweep(run_costs(run))
+    return {sl: simulated.speedup for sl, simulated in enumerate(sweep, start=1)}

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis import theory
 from ..analysis.bootstrap import Bootstrap
+from ..analysis.theory import expected_tokens
 from ..comparison.prepare import abilities_of, model_info
 from ..records.suites import Prompt
 from ..records.trace import Costs
@@ -66,13 +66,9 @@ def simulated_figures(sweep: Sequence[Replayed]) -> Iterator[Figure]:
     (1 - m) (v(1) + o) / (first + n c + v(n+1) + o)``.
     """
     draft, samples, costs = sweep[0].draft, sweep[0].samples, sweep[0].costs
-
-    def verifying(n: int) -> float:  # the first draft step's extra cost arises once per iteration, like verification
-        return costs.verify(n) + costs.start(n - 1, draft)
-
     match = next(one.value for one in match_rates(samples) if one.suite == ALL)
     for sl, replayed in enumerate(sweep, start=1):
-        predicted = theory.speedup(match, sl, costs.draft_step[draft], verifying, costs.overhead)
+        predicted = expected_tokens(match, sl) * costs.iteration(0, None) / costs.iteration(sl, draft)
         yield replayed.speedup_figure()
         yield Figure(draft, replayed.policy, ALL, "predicted_speedup", predicted)
 

@@ -72,7 +72,7 @@ def test_the_closed_form_is_the_theory_module_s(page, alpha):
         "([a, costs]) => Array.from({length: 65}, (_, n) => SpeculoscopeLearn.modelSpeedup(a, n, costs, 'toy'))",
         [alpha, costs],
     )
-    assert speedups == pytest.approx([theory.speedup(alpha, n, 0.1) for n in range(65)])
+    assert speedups == pytest.approx([theory.expected_tokens(alpha, n) / (n * 0.1 + 1) for n in range(65)])
 
 
 def test_the_break_even_cost_is_found_where_there_is_one(page):

@@ -1,4 +1,4 @@
-"""The pair's model card. Every figure comes from ``alignment.json`` and ``losses.json`` in the same folder."""
+"""The pair's model card. Every figure comes from ``alignment.json`` and ``losses.md`` in the same folder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .distil import FINISHED, NEW
 from .recipes import DEFAULT, RECIPES
 from .texts import SHARES, TEMPERATURES
 
-LOSSES_FILE = "losses.json"
-"""Results of a comparison of losses that is no longer in the code."""
+LOSSES_FILE = "losses.md"
+"""The section on a comparison of losses that is no longer in the code."""
 READING = "reading"
 """Of alignment.json: the drafts that read the target's hidden states, and the one that they are compared with."""
 HEAD = """---
@@ -35,9 +35,9 @@ def write_card(pair: Path) -> None:
     """Writes README.md into the folder of a pair."""
     facts = json.loads((pair / "alignment.json").read_text())
     table = pair / LOSSES_FILE
-    losses = json.loads(table.read_text()) if table.is_file() else []
+    losses = [table.read_text()] if table.is_file() else []
     default = json.loads((pair / "pair.json").read_text())["default_draft"]
-    parts = [HEAD, *_drafts(facts, default), *_reading(facts), *_training(facts), *_losses(losses), *_limits()]
+    parts = [HEAD, *_drafts(facts, default), *_reading(facts), *_training(facts), *losses, *_limits()]
     write_whole(pair / "README.md", "\n".join(parts))
 
 
@@ -144,29 +144,6 @@ def _training(facts: dict[str, Any]) -> list[str]:
         "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`). Since "
         f"23 November 2026, a training run has the layers in four bits from {NEW.rounded_from:.0%} of its planned time "
         f"on, or from {FINISHED.rounded_from:.0%} if it trains a finished draft on further texts (`--further`).\n",
-    ]
-
-
-def _losses(rows: list[dict[str, Any]]) -> list[str]:
-    if not rows:
-        return []
-    lines = [
-        f"| {row['loss']} | {_interval(row['match'])} | {_interval(row['match_over_kl'], '+')} "
-        f"| {_interval(row['accepted'])} | {_interval(row['accepted_over_kl'], '+')} |"
-        for row in rows
-    ]
-    return [
-        "## Does TVD++ beat TVD and KL?\n",
-        "The draft one-layer, as it was after its first training, trained further with each loss on the same "
-        f"{rows[0]['tokens']:,} tokens, measured on answers of the validation split (`python -m training align losses` "
-        "at the last commit that has that command, 3cb8723):\n",
-        "| loss | match rate, greedy | difference from KL | acceptance, temperature 1 | difference from KL |",
-        "| --- " * 5 + "|",
-        *lines,
-        "",
-        "Where the interval of a difference contains 0, the loss cannot be distinguished from KL. sharp is KL at two "
-        "temperatures, with which the drafts were made. Goel et al. (2024) report TVD++ ahead of both, after longer "
-        "training of a draft pretrained on far more text; this table covers a short training only.\n",
     ]
 
 

@@ -15,10 +15,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from decoding.analysis.counts import counts
-from decoding.analysis.metrics import speedup
-from decoding.analysis.run_costs import run_costs
+from decoding.analysis.metrics import speedup, static_speedups
 from decoding.analysis.steadiness import contradictions
-from decoding.analysis.whatif import Replay
 from decoding.lookahead.lanes import is_usable
 from decoding.records.trace import Iteration, Run, Trace
 
@@ -243,12 +241,6 @@ def draw_static_speedups(run: Run) -> Drawing:
     figure.update_yaxes(title_text="speedup (times plain)", rangemode="tozero")
     figure.update_layout(bargap=0)
     return Drawing("speedup", "What every static SL would have given", speedup_sentence(run, curves), figure, 340)
-
-
-def static_speedups(run: Run, draft: str) -> dict[int, float]:
-    """Simulated speedup of static:1..20 with ``draft`` on this run's text, at this run's own costs."""
-    sweep = Replay.of_run(run, draft).static_sweep(run_costs(run))
-    return {sl: simulated.speedup for sl, simulated in enumerate(sweep, start=1)}
 
 
 def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
