@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from decoding.engines.formats import find_format
 from decoding.engines.hub import Repository, is_hub_id
 from decoding.engines.pair import load_pair, size_of
 from decoding.engines.sources import HubSource
-from decoding.engines.tokenizer import load_tokenizer
+from decoding.engines.tokenizer import load_tokenizer, token_bytes
 from decoding.errors import Cancelled, UserError
 from decoding.records import pairs
 from tests.tiny_models import make_model
@@ -312,3 +313,10 @@ def test_tokens_that_are_not_whole_characters_show_their_bytes(folders):
     assert (first.bytes, second.bytes) == ("c3", "a9") and bytes.fromhex(first.bytes + second.bytes).decode() == "é"
     assert (space.text, letter.text, letter.bytes) == (" ", "a", None)
     assert tokenizer.token_text(0).text == "<s>"
+
+
+@pytest.mark.parametrize("decoder, raw", [("ByteFallback", b"\xe9"), ("ByteLevel", b"<0xE9>")])
+def test_a_byte_of_sentencepiece_is_letters_elsewhere(decoder, raw):
+    backend = SimpleNamespace(decoder=decoder)
+    written = SimpleNamespace(convert_ids_to_tokens={1: "<0xE9>", 2: "<0xZZ>"}.get, backend_tokenizer=backend)
+    assert (token_bytes(written, 1), token_bytes(written, 2)) == (raw, b"<0xZZ>")

@@ -15,6 +15,7 @@ from ..errors import UserError, readable
 from ..records.trace import TokenText
 
 MOST_WRITTEN = 100_000  # characters of a chat template around a message
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # a token of SentencePiece
 
 
 class Tokenizer:
@@ -142,11 +143,11 @@ def token_bytes(hf_tokenizer: Any, token: int) -> bytes | None:
         return None
     if isinstance(piece, bytes):
         return piece
-    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-        return bytes([int(piece[3:5], 16)])
     if _is_byte_level(hf_tokenizer):
         alphabet = _byte_alphabet()
         return bytes(alphabet[char] for char in piece) if all(char in alphabet for char in piece) else None
+    if _BYTE.fullmatch(piece):
+        return bytes([int(piece[3:5], 16)])
     return piece.replace("▁", " ").encode("utf-8")
 
 
