@@ -240,6 +240,7 @@ def test_a_recording_with_lanes_of_another_program_is_an_example_without_them(tm
         ("cost-a", "costaware", ""),
         ("aware", "costaware", ""),
         ("Banana 3", None, "There is no lane “Banana 3”. There are Plain, Static,"),
+        ("STATIC:7", "static:7", ""),
         ("Static 77", None, "The SL must be a whole number"),
         ("Static", None, "The SL must be a whole number"),  # several labels begin so
     ],
@@ -249,3 +250,9 @@ def test_a_typed_lane_is_one_of_the_list_or_refused_in_its_words(typed, lane, se
     lanes, fault = read_lanes(["autoregressive", typed], lane_choices([pair]))
     assert lanes == ["autoregressive", *([lane] if lane else [])]
     assert fault.startswith(sentence) and bool(fault) == bool(sentence)
+
+
+def test_all_lanes_that_cannot_be_run_are_named():
+    lanes, fault = read_lanes(["Banana 3", "static:0", "Static 3", "pear"], lane_choices([fake_pair()]))
+    assert lanes == ["static:3"]
+    assert fault.startswith("There is no lane “Banana 3” or “pear”. There are Plain,") and "static:0 never" in fault

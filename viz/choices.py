@@ -104,21 +104,26 @@ def _line(lane: str) -> str:
 
 
 def read_lanes(typed: Sequence[str], choices: Sequence[tuple[str, str]]) -> tuple[list[str], str]:
-    """The lanes of what was chosen or typed, and a sentence on the first one that does not exist, in the list's words.
+    """The lanes of what was chosen or typed, and sentences on those that cannot be run, in the list's words.
 
     The beginning of one label is enough, or a part of it: Enter in the list keeps what was typed.
     """
-    found, fault = [], ""
+    found, unknown, faults = [], [], []
     for text in (one.strip() for one in typed):
         holding = [(label.lower(), lane) for label, lane in choices if len(text) > 2 and text.lower() in label.lower()]
         begun = [lane for label, lane in holding if label.startswith(text.lower())] or [lane for _, lane in holding]
         lane = begun[0] if len(begun) == 1 else lane_of_name(text)
+        lane = lane if spec_of(lane) else lane.lower()
         if not (why := _fault_of(lane)):
             found.append(lane)
-        elif not fault:
-            titles = ", ".join(spec.title for spec in all_specs().values())
-            fault = why if spec_of(lane) else f"There is no lane “{text[:40]}”. There are {titles}."
-    return list(dict.fromkeys(found)), fault
+        elif spec_of(lane):
+            faults.append(why)
+        else:
+            unknown.append(f"“{text[:40]}”")
+    if unknown:
+        titles = ", ".join(spec.title for spec in all_specs().values())
+        faults.insert(0, f"There is no lane {' or '.join(unknown)}. There are {titles}.")
+    return list(dict.fromkeys(found)), " ".join(dict.fromkeys(faults))
 
 
 def _fault_of(lane: str) -> str:

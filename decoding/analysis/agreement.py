@@ -15,11 +15,10 @@ def verdict(run: Run, name_of: Callable[[str], str]) -> dict[str, str]:
     if differing:
         return {"kind": "differs", "text": " ".join(_difference(run, trace, name_of) for trace in differing)}
     if any(trace.verdict.same is None for trace in others):
-        return {
-            "kind": "free",
-            "text": "Texts may differ: speculative sampling keeps the distribution, but not the individual draws. "
-            "A speedup then also compares texts that are not equally easy to guess.",
-        }
+        text = "Texts may differ: speculative sampling keeps the distribution, but not the individual draws."
+        if run.baseline is not None:
+            text += " A speedup then also compares texts that are not equally easy to guess."
+        return {"kind": "free", "text": text}
     if len(run.lanes) < 2:
         return {"kind": "free", "text": "One lane: no other text to compare with."}
     lanes = "both lanes" if len(run.lanes) == 2 else f"all {in_words(len(run.lanes))} lanes"

@@ -230,7 +230,7 @@ class Collector:
                 continue
             if out_of_time():
                 break
-            yield Progress("clock", f"On the clock: reading {number + 1} of {len(wanted)}", number / len(wanted))
+            yield Progress("clock", f"On the clock: round {number + 1} of {len(wanted)}", number / len(wanted))
             if not warm:
                 self._reading(slices, prompt, lanes, 0)
                 warm = True

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..analysis.whatif import guesses_at_once
 from ..files import safe_name
+from ..lookahead.spec import all_specs
 from ..records.text import counted
 from ..records.trace import Costs
 from .advice import Recommendation, recommend
@@ -156,7 +157,9 @@ def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
 def _f1_sentence(result: EvaluationResult) -> str:
     """The possible gain in F1: the distance of static-opt from 1, and the best that the scores could reach."""
     opt, always = result.find("f1", STATIC_OPT), result.find("f1", ALWAYS_ACCEPT)
-    best = ", ".join(f"{one.policy} {one.value:.1%}" for one in result.figures if one.metric == "best_f1")
+    titles = {name: spec.title for name, spec in all_specs().items()}
+    scores = [one for one in result.figures if one.metric == "best_f1"]
+    best = ", ".join(f"{titles.get(one.policy, one.policy)} {one.value:.1%}" for one in scores)
     if opt is None or always is None or not best:
         return ""
     return (
@@ -181,8 +184,8 @@ def _judge_sentence(result: EvaluationResult) -> str:
 _NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table -> its note, and a sentence on the result
     PREDICTION: (
         "Does the policy predict which guesses hold? A drafted token is predicted to hold. Where the policy stops, it "
-        "predicts a failure: of the last drafted token if it scores that one (confidence, entropy, adaedl, disco, "
-        "specdecpp), else of the guess after it. With a high match rate F1 is high for any policy, so compare it with "
+        "predicts a failure: of the last drafted token if it scores that one (Confidence, Entropy, AdaEDL, DISCO, "
+        "SpecDec++), else of the guess after it. With a high match rate F1 is high for any policy, so compare it with "
         "always-accept's.",
         _f1_sentence,
     ),

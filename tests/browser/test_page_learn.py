@@ -136,7 +136,17 @@ def test_what_if_answers_with_the_replay(there):
     assert page.locator(".sl-whatif .sl-calculator").is_visible()  # as in a lesson: test_page_lessons.py
     page.locator(".sl-ask input").first.fill("0.01")
     page.locator(".sl-ask button").first.click()
-    assert "it is" in page.locator(".sl-ask .sl-verdict").first.inner_text()
+    verdicts = page.locator(".sl-ask .sl-verdict")
+    assert "it is" in verdicts.first.inner_text()
+    page.get_by_label("What a check costs").select_option("free")
+    assert verdicts.first.inner_text() == ""  # it was judged at other costs
+    at_one = "whatif.c.set(1); whatif.cost = 1; whatif.sl.set(1); whatif.draw();"
+    page.evaluate(f"() => {{ const {{ whatif }} = {LEARN}.places; {at_one} }}")
+    page.locator(".sl-ask input").last.fill("0.5")
+    page.locator(".sl-ask button").last.click()
+    assert re.search(r"[0-9.]+×", answer.inner_text())[0] in verdicts.last.inner_text()
+    page.locator(".sl-ask input").last.fill("0.6")
+    assert verdicts.last.inner_text() == ""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """A run on the page between its first repeat and its end: it plays, its figures settle, Stop keeps what is there."""
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -128,6 +130,13 @@ def test_a_reload_shows_the_run_again_and_says_that_it_ended(page, scripted):
     expect(page.locator(".sd-prompt").first).to_contain_text("def f(x):")
     expect(page.locator(".sd-place")).to_contain_text("· 3 timings")
     expect(page.locator(".sp-status")).to_be_hidden()
+    run_box(page, "endless")
+    expect(page.locator(".sd-text").first).to_contain_text("endless")
+    page.reload()  # before its first timing: the last run that has one is shown
+    expect(page.locator(".sp-status")).to_have_text(
+        re.compile("ended when this page was left or reloaded.Start again$")
+    )
+    expect(page.locator(".sd-prompt").first).to_contain_text("def f(x):")
 
 
 def test_no_further_timings_are_made_when_nobody_looks(page):

@@ -57,6 +57,12 @@ TUNED = ("threshold", "sl_max", "sure_at", "this", "next", "recent", "first", "c
 Origin = Literal["recorded", "live", "imported"]
 
 
+def _seen(run: Run, trace: Trace) -> str:
+    """What the picture decides in one lane, which is named where others were corrected elsewhere."""
+    sentence, drafted = seen_sentence(run, trace), [one for one in run.lanes if one.draft]
+    return f"{lane_name(trace.lane)}: {sentence}" if sentence and len(drafted) > 1 else sentence
+
+
 def version_of(run: Run) -> str:
     """Differs between a run and the same one later, with more timings, chains or explanations of its guesses."""
     explained = any(it.holds is not None for trace in run.lanes for it in trace.iterations)
@@ -88,7 +94,7 @@ def run_payload(
         "shows": shows,
         "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),
         "picture": _picture(run),
-        "seen": seen_sentence(run, run.lanes[lead]) if run.lanes else "",
+        "seen": _seen(run, run.lanes[lead]) if run.lanes else "",
         "counts": asdict(seen) if seen else None,
         "verdict": verdict(run, lane_name),
         "lead": lead,

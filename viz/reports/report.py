@@ -299,8 +299,8 @@ def beside_sl(drafts: EvaluationResult, evaluation: EvaluationResult) -> str:
     sls = (evaluation.static_opt, same.best_sl)
     if any(sl not in speedups for sl in sls):
         return f"{text}."
-    reached = " and ".join(f"SL {sl} {speedups[sl].value:.2f}×" for sl in sls)
-    return f"{text}. On the test prompts here, {reached}."
+    one, other = (f"{speedups[sl].value:.2f}×" for sl in sls)
+    return f"{text}. On the test prompts here, SL {sls[0]} reaches {one} and SL {sls[1]} {other}."
 
 
 def report_of(result: EvaluationResult) -> Report:

@@ -20,7 +20,7 @@ class Race {
   constructor(element, props, server, trigger) {
     Object.assign(this, { server, trigger });
     this.status = new Status(element.querySelector(".sp-status"));
-    this.run = null; // the id of the finished run on screen
+    this.run = this.last = null; // the id of the finished run on screen; of the last one
     this.early = takeOver(element.querySelector(".sp-player"));
     this.root = element.querySelector(".sp-player");
     this.player = this.early ? this.early.player : mount(this.root);
@@ -43,7 +43,7 @@ class Race {
     const query = new URLSearchParams(window.location.search), packed = packedRun(), before = reloaded(query);
     const run = query.has("learn") ? null : query.get("run") ?? before.run, t = parseFloat(query.get("t"));
     if (this.early) {
-      this.run = this.early.run;
+      this.run = this.last = this.early.run;
       this.shown();
     } else if (packed || run != null) {
       const opening = packed ? this.openPacked(packed) : this.open(run);
@@ -148,9 +148,10 @@ class Race {
     this.remember(!["finished", "cancelled", "failed"].includes(events.at(-1)?.kind));
   }
 
-  /** What a reload shows again, and whether it ends a run. */
+  /** What a reload shows again, and whether it ends a run: until that has a result, the run before it. */
   remember(underway) {
-    memoryOfTab.write("race", { run: this.run, underway, timed: this.run != null && this.run === this.live });
+    this.last = this.run ?? this.last;
+    memoryOfTab.write("race", { run: this.last, underway, timed: this.run != null && this.run === this.live });
   }
 
   /** The run on screen stays until the new one has started. */

@@ -7,10 +7,11 @@ export function iterationSentence(lane, i) {
   const it = lane.iterations[i], rejected = it.guesses.filter((guess) => guess.outcome === "rejected").length;
   const dropped = it.drafted - it.accepted - rejected;
   const guessed = it.parents ? `guessed ${it.drafted} as a tree of depth ${it.deepest}` : `guessed ${it.drafted}`;
+  if (!it.drafted && it.own) return `Iteration ${i + 1}: nothing was guessed: 1 token by the target alone.`;
   const parts = it.drafted ? [guessed, `${it.accepted} held`] : ["nothing was guessed"];
   if (rejected) parts.push(`${rejected} rejected`);
   if (dropped) parts.push(`${dropped} dropped`);
-  if (it.own) parts.push(`1 ${{ plain: "token by the target alone" }[it.own.outcome] || it.own.outcome}`);
+  if (it.own) parts.push(`1 ${it.own.outcome}`);
   return `Iteration ${i + 1}: ${parts.join(", ")}: ${count(it.gives, "token")}.`;
 }
 

@@ -208,7 +208,7 @@ class Game {
 
 /** What would have been better than `guessed` guesses. */
 function betterThan(guessed, best, accepted) {
-  if (best > guessed) return `keep guessing, up to ${best}: all of them hold`;
+  if (best > guessed) return best === 1 ? "guess once: it holds" : `keep guessing, up to ${best}: all of them hold`;
   const failed = best === accepted ? `: guess ${best + 1} fails` : "";
   return best ? `check after ${count(best, "guess", "guesses")}${failed}` : `check without guessing${failed}`;
 }

@@ -90,6 +90,9 @@ export class WhatIf {
   costsAt(c) { return withCosts(this.model.costs, this.draft, { c, v: CHECKS[this.checks.value][1](this.model.costs) }); }
 
   draw() {
+    const by = `${this.draft} ${this.checks.value}`;
+    if (by !== this.judgedBy) for (const { clear } of this.asked) clear();
+    this.judgedBy = by;
     const { model, draft, costs } = this, alpha = model.matchRate(draft), sweep = model.sweep(costs, draft), sl = this.sl.value;
     const best = bestOf(sweep), chosen = sweep[sl - 1];
     const confidence = model.simulated("", new Confidence(this.threshold.value), { draft, costs });
@@ -142,13 +145,14 @@ export class WhatIf {
 
   /** Questions whose answers are found with the sliders. */
   questions() {
-    const { model } = this, best = (costs) => model.bestStatic(costs, this.draft), at = (c) => withCosts(model.costs, this.draft, { c });
+    const { model } = this;
     const rows = [
-      ["Above which c is every static SL a loss on this text, with checks as chosen?", () => this.turningPoint(), 0.05, fixed],
-      ["Which SL would be best if the draft were twice as fast?", () => best(at(this.measured / 2)).sl, 0, String],
-      ["If the draft were as slow as the target (c = 1), how fast would SL 1 be, relative to plain decoding?", () => model.sweep(at(1), this.draft)[0].speedup, 0.03, times],
+      ["Above which c is every static SL a loss on this text?", () => this.turningPoint(), 0.05, fixed],
+      ["Which SL would be best if the draft were twice as fast?", () => model.bestStatic(this.costsAt(this.measured / 2), this.draft).sl, 0, String],
+      ["If the draft were as slow as the target (c = 1), how fast would SL 1 be, relative to plain decoding?", () => model.sweep(this.costsAt(1), this.draft)[0].speedup, 0.03, times],
     ];
-    return el("div", "sl-card", el("h3", "", "Find out with the sliders"), ...rows.map(([text, answer, tolerance, shown]) => numberQuestion(text, answer, tolerance, shown)));
+    this.asked = rows.map((row) => numberQuestion(...row));
+    return el("div", "sl-card", el("h3", "", "Find out with the sliders"), el("p", "sl-note", "Checks cost what is chosen above."), ...this.asked.map(({ node }) => node));
   }
 }
 
@@ -172,8 +176,10 @@ function numberField(label, value, { min = 0, max = 1e6, step = "any" } = {}, ac
   return { node: el("label", "sl-field", el("span", "", label), input), get value() { return read(); } };
 }
 
+/** {node, clear}; ``clear``: what it was judged by has changed. */
 function numberQuestion(text, answer, tolerance, shown) {
-  const verdict = aria(el("span", "sl-verdict"), { role: "status" }), field = numberField("your answer", "", { max: 100 });
+  const clear = () => { verdict.textContent = ""; };
+  const verdict = aria(el("span", "sl-verdict"), { role: "status" }), field = numberField("your answer", "", { max: 100 }, clear);
   const check = () => {
     const right = answer(), given = field.value;
     if (given == null) { verdict.textContent = "Type a number from 0 to 100 first."; return; }
@@ -181,7 +187,7 @@ function numberQuestion(text, answer, tolerance, shown) {
     const near = Math.abs(given - right) <= tolerance * Math.max(1, right) + 1e-9;
     verdict.textContent = `${near ? "✓ Right" : "✕ Wrong"}: it is ${shown(right)} here.`;
   };
-  return el("div", "sl-ask", el("p", "", text), el("p", "sl-bar", field.node, button("Check", check), verdict));
+  return { node: el("div", "sl-ask", el("p", "", text), el("p", "sl-bar", field.node, button("Check", check), verdict)), clear };
 }
 
 /** Tokens per second from the times of a guess and a check, the SL and the guesses that hold; and plain decoding's. */
@@ -199,7 +205,7 @@ export class Calculator {
 
   draw() {
     const [guess, check, sl, held] = [this.guess, this.check, this.sl, this.held].map((field) => field.value);
-    if ([guess, check, sl, held].includes(null)) { this.out.replaceChildren(el("p", "sl-fault", "Each field needs a number that is not negative; a check takes more than 0 ms.")); return; }
+    if ([guess, check, sl, held].includes(null)) { this.out.replaceChildren(el("p", "sl-fault", "Times go up to 1,000,000 ms, a check takes at least 0.001 ms; the SL is a whole number up to 1,000, and no more guesses can hold.")); return; }
     if (held > sl) { this.out.replaceChildren(el("p", "sl-fault", `At most ${sl} can hold: there are no more guesses.`)); return; }
     const spent = sl * guess + check, tokens = held + 1, speed = 1000 * tokens / spent, plain = 1000 / check, ratio = speed / plain;
     this.out.replaceChildren(
