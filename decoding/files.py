@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EINVAL
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -16,6 +17,7 @@ if sys.platform != "win32":
     import fcntl
 
 _BLOCK = 1 << 20
+os.umask(_UMASK := os.umask(0))  # which permissions this user does not give
 _OWNER = "owner"  # in a ProcessFolder: the file that its process keeps locked
 
 
@@ -42,16 +44,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing_file(path: Path, mode: str = "w") -> Iterator[IO]:
-    """Opens a temporary file in ``mode``, which then becomes ``path`` atomically; nothing is left of it after an error.
+    """Opens a temporary file in ``mode``, which then becomes ``path`` atomically, or the file that this links to;
+    nothing is left of it after an error. A file that is replaced keeps its permissions.
 
-    Text is UTF-8. Raises OSError.
+    Text is UTF-8. Raises OSError, also for what is there and is no regular file.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise OSError(EINVAL, "it is no regular file", str(path))
+    permissions = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_UMASK
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
-        os.chmod(beside, 0o644)
+        os.chmod(beside, permissions)
         os.replace(beside, path)
     except BaseException:
         Path(beside).unlink(missing_ok=True)
@@ -69,7 +76,7 @@ def whole_folder(folder: Path, is_whole: Callable[[], bool]) -> Iterator[Path]:
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         yield beside
-        os.chmod(beside, 0o755)
+        os.chmod(beside, 0o777 & ~_UMASK)
         try:
             os.replace(beside, folder)
         except OSError:

@@ -13,7 +13,7 @@ from decoding.evaluation import collect, slices, stages, trees
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.choices import TUNED, candidates_of, tuned_lanes
 from decoding.evaluation.options import EvaluationOptions
-from decoding.evaluation.report import markdown, tables_of
+from decoding.evaluation.report import markdown, setting_lines, tables_of
 from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.evaluation.stages import open_evaluation
 from decoding.evaluation.trees import GROWTHS, TITLE
@@ -354,11 +354,15 @@ def test_a_table_shows_trees_and_chains_at_other_growths_of_v(tmp_path, monkeypa
     assert (flat["v(6)"].text, flat["v(9)"].text) == ("1.00", "1.00") and flat["v(17)"].value > 1.0
 
 
-def test_a_draft_that_cannot_guess_trees_leaves_them_out(tmp_path):
-    options = replace(OPTIONS, lanes=["static:2", "tree-opt", "costtree"], draft_name="ngram", clock_prompts=0)
-    result = run(tmp_path, options)[1]
+def test_a_draft_without_probabilities_leaves_out_what_needs_them_and_trees(tmp_path):
+    lanes = ["static:2", "tree-opt", "costtree", "confidence:0.4", "disco"]
+    result = run(tmp_path, replace(OPTIONS, lanes=lanes, draft_name="ngram", clock_prompts=0))[1]
     assert set(result.lanes) == {"autoregressive", "static:2", "static-opt"}
-    assert [note for note in result.setting.notes if "guesses one token for each place" in note]
+    notes = result.setting.notes
+    assert sum("guesses one token for each place" in note for note in notes) == 2
+    assert sum("decides by the draft's probabilities, and ngram has none" in note for note in notes) == 2
+    assert not [one for one in result.figures if one.policy.startswith(("confidence", "entropy"))]
+    assert "draft ngram, 1 thread" in setting_lines(replace(result.setting, draft_dtype="", threads=1))[0]
 
 
 def test_a_draft_asked_for_by_name_runs_on_the_clock_and_stays_no_default(tmp_path):

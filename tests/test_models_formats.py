@@ -74,7 +74,7 @@ def test_every_format_runs_a_model_close_to_float32_with_rows_that_keep_their_bi
     hf_model = random_model(lean_config(intermediate_size=128))  # divides into groups of four-bit weights
     model, text = lean(hf_model, name), ids(40)
     exact, found = lean(hf_model).prefill(text), model.prefill(text)
-    assert (name != "float32") * 1e-9 <= (found - exact).std() / exact.std() <= DEVIATIONS[name]
+    assert (name != "float32") * 1e-9 <= (found - exact).std() / exact.std() <= DEVIATIONS.get(name, 0.3)
     assert keeps_bits(model)
 
 

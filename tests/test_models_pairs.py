@@ -271,6 +271,15 @@ def test_a_broken_description_is_a_sentence(tmp_path, broken, words):
         read_pair(folder)
 
 
+def test_of_two_pairs_of_one_name_the_one_in_the_folder_of_that_name_serves(models):
+    describe(models / "copied", name="small")
+    describe(models / "small")
+    serving, other = pairs.embedded_pairs()
+    assert (serving.name, serving.target) == ("small", str(models / "small" / "target"))
+    assert (other.name, other.loadable) == ("copied", False)
+    assert other.reason == "copied/pair.json has the name of the pair in small: give it another one."
+
+
 def test_a_broken_description_costs_its_own_pair_alone(models):
     describe(models / "small")
     (describe(models / "broken") / "pair.json").write_text("{")

@@ -86,6 +86,12 @@ def test_the_calls_of_one_prompt_are_lanes_and_the_plain_one_is_the_baseline(tin
     assert load_run(tmp_path / "run.json") == run
 
 
+def test_more_calls_than_a_run_holds_are_a_sentence(tiny, monkeypatch):
+    monkeypatch.setattr("decoding.comparison.recorder_run.MAX_LANES", 1)
+    with pytest.raises(UserError, match="A run holds at most 1 calls with one prompt, not 2"):
+        record(tiny, {}, {})
+
+
 def test_an_iteration_holds_what_was_proposed_and_what_both_models_said_of_it(tiny):
     run, _ = record(tiny, {"assistant_model": tiny.draft})
     (trace,) = run.lanes

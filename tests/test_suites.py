@@ -94,7 +94,7 @@ def test_a_file_that_somebody_adds_is_a_suite(tmp_path, monkeypatch):
         (b'{"prompt": 5}', "must be texts"),
         (b'{"prompt": "a", "split": "dev"}', "split one of train"),
         (b'{"prompt": "a", "id": "x"}\n{"prompt": "b", "id": "x"}', "several prompts with the id 'x'"),
-        (b'{"prompt": "a"}', "no prompts for split 'validation' and limit None: name it"),
+        (b'{"prompt": "a"}', "mine has no prompts for validation: give some lines"),
     ],
 )
 def test_a_fault_in_one_s_own_suite_is_a_sentence(tmp_path, monkeypatch, content, sentence):

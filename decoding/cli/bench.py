@@ -21,6 +21,7 @@ from rich.text import Text
 from ..errors import UserError, explained
 from ..files import write_whole
 from ..records.json_lines import Lines
+from ..records.pairs import MODEL_FREE
 from ..records.text import counted
 from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, out, print_json, progress_bar
 
@@ -121,6 +122,8 @@ def lossless(
 
     check_minutes(minutes)
     loaded = load_pair(pair, target, draft if target else "", dtype=dtype, device=device)
+    if draft in MODEL_FREE:
+        raise UserError(f"{draft} is no model, and this compares drafts that are: leave --draft out, or name another.")
     if draft and not target:
         loaded.draft(draft)  # raises UserError for an unknown name
         loaded.default_draft = draft

@@ -259,11 +259,12 @@ def _check_features(prepared: Prepared, lane: Lane) -> None:
     """Raises UserError for lanes whose policy their draft cannot serve, or whose policy is not fitted."""
     draft = prepared.draft_of(lane)
     if draft is not None:
-        _check_draft(prepared.pair, draft, lane)
+        check_draft(prepared.pair, draft, lane)
     prepared.policy(lane)  # raises for one that is not fitted
 
 
-def _check_draft(pair: Pair, draft: str, lane: Lane) -> None:
+def check_draft(pair: Pair, draft: str, lane: Lane) -> None:
+    """Raises UserError for a lane whose policy ``draft`` cannot serve."""
     if abilities_of(pair, draft).certain and lane.spec.looks_at_guesses:
         others = [spec.name for spec in all_specs().values() if not (spec.plain or spec.looks_at_guesses)]
         raise UserError(

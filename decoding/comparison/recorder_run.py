@@ -17,6 +17,7 @@ import transformers
 from ..analysis.run_costs import MIN_ITERATIONS
 from ..engines.loading import describe_model, gpu_name
 from ..engines.tokenizer import Tokenizer
+from ..errors import UserError
 from ..loop.speculative import RawIteration
 from ..records.events import new_id
 from ..records.generate import ENGINE, PLAIN, TITLES, WAYS, Call
@@ -24,7 +25,7 @@ from ..records.machine import describe_machine
 from ..records.pairs import PROMPT_LOOKUP
 from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, CompareRequest
 from ..records.run_file import run_from_json, run_to_json
-from ..records.trace import Costs, Finish, ModelInfo, PairInfo, Repeat, Run, Trace, Verdict
+from ..records.trace import MAX_LANES, Costs, Finish, ModelInfo, PairInfo, Repeat, Run, Trace, Verdict
 from .annotate import Views, to_iteration
 from .assemble import difference, vocabulary
 from .costs import contradiction, fit_costs
@@ -101,6 +102,10 @@ class Recorded:
 
 def assemble_calls(calls: list[Recorded], tokenizer: Tokenizer) -> Run:
     """The run of ``calls`` with one prompt, as its file would be read. Raises UserError if no run file can hold it."""
+    if len(calls) > MAX_LANES:
+        raise UserError(
+            f"A run holds at most {MAX_LANES} calls with one prompt, not {len(calls)}: record fewer in one block."
+        )
     first, lanes = calls[0], _lanes(calls)
     drafts = {call.draft: _draft_info(call) for call in calls if call.draft}
     target = replace(_model_info(first.model), engine=ENGINE)

@@ -117,8 +117,9 @@ def _write_model(draft: Path, target: Path, folder: Path) -> None:
     try:
         model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
+        what = str(error).splitlines()[-1].strip()
         raise UserError(
-            f"The draft {draft.name} was not made for this target: {str(error).splitlines()[-1]}"
+            f"The draft {draft.name} was not made for this target: choose one of the same pair ({what})"
         ) from error
     model.tie_weights()
     model.save_pretrained(folder)

@@ -15,6 +15,7 @@ import numpy as np
 from ..analysis.bootstrap import Bootstrap, clock_noise
 from ..analysis.metrics import match_rate, oracle_sls
 from ..lookahead.heads import Head
+from ..records.pairs import MODEL_FREE
 from ..records.trace import Costs
 from .classify import always_accept, best_f1, predict
 from .losses import correct, losses, replay_judge
@@ -195,11 +196,12 @@ def draft_figures(samples: Sequence[Sample]) -> list[Figure]:
     accepting everything, or by the best threshold of each score.
     """
     draft, always = samples[0].chain.draft, always_accept(samples)
+    reached = {} if draft in MODEL_FREE else best_f1(samples)  # a draft without probabilities has no scores
     return [
         *match_rates(samples),
         *oracle_lengths(samples),
         *(Figure(draft, ALWAYS_ACCEPT, ALL, name, value, n=len(samples)) for name, value in always.items()),
-        *(Figure(draft, name, ALL, "best_f1", value, n=len(samples)) for name, value in best_f1(samples).items()),
+        *(Figure(draft, name, ALL, "best_f1", value, n=len(samples)) for name, value in reached.items()),
     ]
 
 

@@ -294,8 +294,9 @@ def setting_lines(setting: Setting) -> list[str]:
     """The setting of the evaluation, in sentences."""
     costs = setting.costs
     drafts = ", ".join(f"{name} {c:.3f}" for name, c in costs.draft_step.items())
+    in_dtype = f" in {setting.draft_dtype}" if setting.draft_dtype else ""
     return [
-        f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft} in {setting.draft_dtype}, "
+        f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft}{in_dtype}, "
         f"{counted(setting.threads, 'thread')}, on {setting.machine.where}; {setting.created}.",
         f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; all choices were made on "

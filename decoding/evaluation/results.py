@@ -207,9 +207,11 @@ def save_result(result: EvaluationResult, path: Path) -> None:
 def load_result(path: Path) -> EvaluationResult:
     """Reads and checks a result. Raises UserError."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        with path.open("rb") as file:  # its size is not known in advance, of a pipe
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
             raise UserError(f"{path.name} is too large to be an evaluation.")
-        return _RESULT.validate_json(path.read_bytes())
+        return _RESULT.validate_json(data)
     except OSError as error:
         raise UserError(f"Cannot read the evaluation {path.name}: {error.strerror or error}.") from error
     except (ValidationError, RecursionError) as error:

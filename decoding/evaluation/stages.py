@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..comparison.prepare import abilities_of, model_info
+from ..comparison.prepare import abilities_of, check_draft, model_info
 from ..engines.loading import gpu_name
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..files import safe_name
 from ..lookahead.fitted import need_head
 from ..lookahead.heads import Head
-from ..lookahead.lanes import parse_lane
+from ..lookahead.lanes import Lane, parse_lane
 from ..lookahead.spec import all_specs, evaluated_lanes
 from ..loop.drafting import MODEL_FREE
 from ..records.machine import describe_machine
@@ -178,7 +178,9 @@ class PolicyEvaluation(Evaluation):
         fault = fault_of_trees(pair, self._draft)
         self._trees = not fault and any(map(is_tree, options.lanes))
         super().__init__(options, pair, [self._draft], folder, cancel, self._trees)
-        self._asked, self._notes = usable_lanes(options.lanes, self.collector.heads(self._draft), fault)
+        self._certain, heads = abilities_of(pair, self._draft).certain, self.collector.heads(self._draft)
+        check = partial(check_draft, pair, self._draft)
+        self._asked, self._notes = usable_lanes(options.lanes, heads, fault, check)
 
     def costs(self) -> Steps:
         lanes = [TUNED[lane][-1] if lane in TUNED else lane for lane in self._asked if lane != STATIC_OPT]
@@ -205,7 +207,7 @@ class PolicyEvaluation(Evaluation):
         costs, heads = self.collector.costs, self.collector.heads(self._draft)
         figures = policy_figures(lanes, samples, costs, heads, clock_table(readings, samples))
         figures += draft_figures(samples)
-        figures += sweep_figures(swept_lanes(heads, self._trees), samples, costs, heads)
+        figures += sweep_figures(swept_lanes(heads, self._trees, self._certain), samples, costs, heads)
         if self._trees:
             figures += tree_figures(lanes, self.samples(self.validation, self._draft), samples, costs, heads)
         figures += _texts_equal(self._draft, readings)
@@ -254,29 +256,38 @@ def fault_of_trees(pair: Pair, draft: str) -> str:
 
 
 def usable_lanes(
-    asked: Sequence[str], heads: Mapping[str, Head], fault_of_trees: str = ""
+    asked: Sequence[str],
+    heads: Mapping[str, Head],
+    fault_of_trees: str = "",
+    check: Callable[[Lane], None] = lambda lane: None,
 ) -> tuple[list[str], list[str]]:
-    """The lanes that can run with what was fitted, plain decoding among them, and notes on the others."""
+    """The lanes that can run with what was fitted, plain decoding among them, and notes on the others, which ``check``
+    refuses, too.
+    """
     lanes, notes = [PLAIN], []
     for text in asked:
         lane = None if text in TUNED else parse_lane(text)
         try:
             if fault_of_trees and is_tree(text):
                 raise UserError(fault_of_trees)
-            if lane is not None and lane.is_learned:
-                need_head(lane.policy, heads)
+            if lane is not None:
+                check(lane)
+                if lane.is_learned:
+                    need_head(lane.policy, heads)
             lanes.append(text)
         except UserError as error:
             notes.append(f"{text} was left out. {error}")
     return list(dict.fromkeys(lanes)), notes
 
 
-def swept_lanes(heads: Mapping[str, Head], trees: bool = False) -> list[str]:
-    """The lanes at all arguments that are swept, of the policies that can run here."""
+def swept_lanes(heads: Mapping[str, Head], trees: bool = False, certain: bool = False) -> list[str]:
+    """The lanes at all arguments that are swept, of the policies that can run here; ``certain``: with a draft without
+    probabilities.
+    """
     chains = [
         f"{name}:{value:g}"
         for name, spec in all_specs().items()
-        if spec.argument is not None and (not spec.learned or name in heads)
+        if spec.argument is not None and (not spec.learned or name in heads) and not (certain and spec.looks_at_guesses)
         for value in spec.argument.sweep
     ]
     return [*chains, *(TUNED[TREE_OPT] if trees else ())]

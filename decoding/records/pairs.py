@@ -186,13 +186,34 @@ def embedded_pairs() -> list[PairDescription]:
 
     That is the default pair or, if its target is not available here, another one with a note that says so.
     """
-    pairs = [_read_or_say_why(path.parent) for path in sorted(MODELS.glob("*/pair.json"))]
+    pairs = _told_apart([path.parent for path in sorted(MODELS.glob("*/pair.json"))])
     default = _default_name()
     pairs.sort(key=lambda pair: (not pair.loadable, pair.name != default))
     missing = next((pair for pair in pairs if pair.name == default and not pair.loadable), None)
     if missing and pairs[0].loadable:
         pairs[0].note = f"{missing.reason} Until then {pairs[0].title} is used instead."
     return pairs
+
+
+def _told_apart(folders: list[Path]) -> list[PairDescription]:
+    """The pairs in ``folders``. Of two of one name, only that in the folder of this name can load, else the first."""
+    pairs = [_read_or_say_why(folder) for folder in folders]
+    owners: dict[str, Path] = {}
+    for pair, folder in zip(pairs, folders):
+        if pair.name not in owners or folder.name == pair.name:
+            owners[pair.name] = folder
+    same = "has the name of the pair in"
+    return [
+        pair
+        if (owner := owners[pair.name]) is folder
+        else _unloadable(folder, f"{folder.name}/pair.json {same} {owner.name}: give it another one.")
+        for pair, folder in zip(pairs, folders)
+    ]
+
+
+def _unloadable(folder: Path, reason: str) -> PairDescription:
+    name = folder.name
+    return PairDescription(name, name, "embedded", str(folder), {}, "", loadable=False, reason=reason)
 
 
 def _default_name() -> str | None:
@@ -206,8 +227,7 @@ def _read_or_say_why(folder: Path) -> PairDescription:
     try:
         return read_pair(folder)
     except UserError as error:
-        name = folder.name
-        return PairDescription(name, name, "embedded", str(folder), {}, "", loadable=False, reason=str(error))
+        return _unloadable(folder, str(error))
 
 
 def read_pair(folder: Path) -> PairDescription:

@@ -67,8 +67,9 @@ def load_suite(name: str, split: str | None = None, limit: int | None = None) ->
     if limit is not None:
         prompts = prompts[: max(limit, 0)]
     if not prompts:
-        why = "" if split is None or limit == 0 else ": name it in some lines"
-        raise UserError(f"The suite {name!r} has no prompts for split {split!r} and limit {limit}{why}.")
+        if limit == 0 or split is None:
+            raise UserError(f"No prompt of the suite {name} is left: raise the limit, or add lines to its file.")
+        raise UserError(f'The suite {name} has no prompts for {split}: give some lines of its file "split": "{split}".')
     return prompts
 
 
