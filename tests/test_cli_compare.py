@@ -23,8 +23,6 @@ from decoding.cli import recordings as recordings_module
 from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.show import lane_text, remarks, show_run, summary
 from decoding.errors import UserError
-from decoding.files import write_whole
-from decoding.records import run_file
 from decoding.records.pairs import PairDescription
 from decoding.records.request import number_formats
 from decoding.records.run_file import load_run, request_again, save_run
@@ -103,29 +101,6 @@ def test_where_nothing_can_be_written_is_said_before_the_run(monkeypatch, place,
     monkeypatch.setattr("decoding.cli.compare.Jobs", None)  # nothing is to run
     status, _, err = command("compare", "--prompt", "x", "--out", place)
     assert status == 2 and part in err
-
-
-def test_a_file_is_written_where_a_link_leads_and_keeps_its_permissions(tmp_path):
-    (tmp_path / "there").write_text("old")
-    (tmp_path / "there").chmod(0o600)
-    (tmp_path / "link").symlink_to("there")
-    write_whole(tmp_path / "link", "new")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "there").read_text() == "new"
-    assert (tmp_path / "there").stat().st_mode & 0o777 == 0o600
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no regular file"):
-        write_whole(tmp_path / "pipe", "new")
-    script = "import pathlib, sys; from decoding import files; files.write_whole(pathlib.Path(sys.argv[1]), '')"
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "own")], check=True, umask=0o077)
-    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o600, "as this user's other files"
-
-
-def test_of_a_pipe_no_more_is_read_than_a_run_file_may_hold(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_file, "MAX_FILE_BYTES", 2**20)
-    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
-        with pytest.raises(UserError, match="larger than 1 MB"):
-            load_run(f"/dev/fd/{endless.stdout.fileno()}")
-        endless.kill()
 
 
 def test_options_and_a_prompt_in_a_file_reach_the_request_and_json_is_json_alone(tiny_pair, tmp_path):

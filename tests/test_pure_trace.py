@@ -1,8 +1,11 @@
-"""Run files: read back equal, hostile ones refused. JSON Lines, from which work resumes. Texts that are shown whole."""
+"""Run files: read back equal, hostile ones refused. JSON Lines, from which work resumes. Whole texts; files written."""
 
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -10,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
+from decoding.files import write_whole
+from decoding.records import run_file
 from decoding.records.json_lines import Lines
 from decoding.records.request import SETTINGS, CompareRequest, check_request, read_request, request_from_dict
 from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_json, save_run, to_plain
@@ -330,3 +335,29 @@ def test_a_character_that_never_completes_is_marked():
 
 def test_unknown_ids_and_broken_hex_are_marked():
     assert pieces([7, 0], {0: TokenText("x", bytes="zz")}) == ["\ufffd", "\ufffd"]
+
+
+# -- files
+
+
+def test_a_file_is_written_where_a_link_leads_and_keeps_its_permissions(tmp_path):
+    (tmp_path / "there").write_text("old")
+    (tmp_path / "there").chmod(0o600)
+    (tmp_path / "link").symlink_to("there")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "there").read_text() == "new"
+    assert (tmp_path / "there").stat().st_mode & 0o777 == 0o600
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no regular file"):
+        write_whole(tmp_path / "pipe", "new")
+    script = "import pathlib, sys; from decoding import files; files.write_whole(pathlib.Path(sys.argv[1]), '')"
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "own")], check=True, umask=0o077)
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o600, "as this user's other files"
+
+
+def test_of_a_pipe_no_more_is_read_than_a_run_file_may_hold(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_file, "MAX_FILE_BYTES", 2**20)
+    with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
+        with pytest.raises(UserError, match="larger than 1 MB"):
+            load_run(f"/dev/fd/{endless.stdout.fileno()}")
+        endless.kill()
