@@ -66,6 +66,20 @@ def replacing_file(path: Path, mode: str = "w") -> Iterator[IO]:
 
 
 @contextmanager
+def locked(file: IO) -> Iterator[None]:
+    """Other processes that lock ``file`` wait meanwhile, where files can be locked."""
+    if sys.platform != "win32":
+        with suppress(OSError):  # some network file systems
+            fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if sys.platform != "win32":
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+@contextmanager
 def whole_folder(folder: Path, is_whole: Callable[[], bool]) -> Iterator[Path]:
     """A new folder to be filled, which then becomes ``folder`` atomically; nothing is left of it after an error.
 

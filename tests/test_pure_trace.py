@@ -273,6 +273,18 @@ def test_two_processes_may_add_to_one_file(tmp_path):
     assert second.records == [{"n": 1}, {"n": 3}]
 
 
+def test_a_line_that_a_kill_cut_short_goes_and_a_process_that_is_there_still_adds(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    first = Lines(path, KEY)
+    first.add({"n": 1})
+    with path.open("a") as killed:
+        killed.write('{"n": 2')
+    second = Lines(path, KEY)
+    first.add({"n": 3})
+    second.add({"n": 4})
+    assert written(path) == [KEY, {"n": 1}, {"n": 3}, {"n": 4}] and second.records == [{"n": 1}, {"n": 4}]
+
+
 def test_another_key_is_refused_or_begins_again(tmp_path):
     path = tmp_path / "lines.jsonl"
     Lines(path, KEY).add({"n": 1})

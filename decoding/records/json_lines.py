@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, explained
-from ..files import write_whole
+from ..files import locked, write_whole
 
 
 class Lines:
@@ -15,19 +16,21 @@ class Lines:
 
     A last line that a kill cut short is dropped. Where the key differs, ``stale`` decides: "refuse" raises
     UserError, "restart" begins a new file (for data that can be computed again from other files). Raises UserError
-    where the file cannot be read or written, too.
+    where the file cannot be read or written, too. Several processes may add to one file.
     """
 
     def __init__(self, path: Path, key: dict[str, Any], stale: str = "refuse") -> None:
         self.path = path
         self.key = json.loads(json.dumps(key))
         with explained(f"Cannot use {path}"):
-            self.records = self._open(stale)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file, locked(file):
+                self.records = self._open(stale)
             self._file = path.open("a", encoding="utf-8")
 
     def add(self, record: dict[str, Any]) -> None:
         """Write one record through to the file. Raises UserError where that fails."""
-        with explained(f"Cannot write {self.path.name}"):
+        with explained(f"Cannot write {self.path.name}"), locked(self._file):
             self._file.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
             self._file.flush()
         self.records.append(record)
@@ -36,8 +39,7 @@ class Lines:
         self._file.close()
 
     def _open(self, stale: str) -> list[dict[str, Any]]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines, begun = read_lines(self.path), self.path.exists() and self.path.stat().st_size > 0
+        lines, begun = read_lines(self.path), self.path.stat().st_size > 0
         if begun and lines[:1] != [self.key]:
             if stale == "refuse":
                 key = lines[0] if lines else {}
@@ -50,9 +52,13 @@ class Lines:
         return lines[1:]
 
     def _mend(self, records: list[dict[str, Any]]) -> None:
-        """Makes the file consist of ``records``. One that does is left alone: another process may be writing to it."""
-        whole = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in records)
-        if not self.path.exists() or self.path.read_text(encoding="utf-8", errors="replace") != whole:
+        """Makes the file consist of ``records``, in place where it begins with them: another process may add to it."""
+        whole, found = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in records), self.path.read_bytes()
+        if not found:
+            self.path.write_text(whole, encoding="utf-8")
+        elif found.startswith(whole.encode()):
+            os.truncate(self.path, len(whole.encode()))
+        else:
             write_whole(self.path, whole)
 
 
