@@ -134,7 +134,9 @@ LONG = (  # begin first: the last files of the order must be short ones
 
 
 def pytest_collection_modifyitems(items):
-    """What this machine cannot run is reported as not run, with the reason. No test has another condition."""
+    """What needs a GPU is reported as not run where there is none, with the reason. The only other conditions are those
+    of the tests of Ray (installed or not) and of compiled code (whether anything is compiled for this CPU).
+    """
     items.sort(key=lambda item: item.path.name not in LONG)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not has_gpu():

@@ -85,8 +85,8 @@ class RunStore:
             self._warm.keep(run.id, run)
 
     def keep(self, identifier: str, text: str) -> None:
-        """Keeps a checked run file, also for links that were given to what it was by then; the oldest ones go while
-        there are too many or their total size is too large. Raises UserError.
+        """Keeps a checked run file, also where links lead that were given to an earlier version of it; the oldest ones
+        go while there are too many or their total size is too large. Raises UserError.
         """
         with explained("This page cannot keep the run"):
             write_whole(self._place(identifier), text)

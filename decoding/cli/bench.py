@@ -121,9 +121,9 @@ def lossless(
     from ..records.suites import load_suite, suites_for
 
     check_minutes(minutes)
-    loaded = load_pair(pair, target, draft if target else "", dtype=dtype, device=device)
-    if draft in MODEL_FREE:
+    if draft in MODEL_FREE and not target:
         raise UserError(f"{draft} is no model, and this compares drafts that are: leave --draft out, or name another.")
+    loaded = load_pair(pair, target, draft if target else "", dtype=dtype, device=device)
     if draft and not target:
         loaded.draft(draft)  # raises UserError for an unknown name
         loaded.default_draft = draft

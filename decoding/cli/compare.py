@@ -122,7 +122,7 @@ def _check_writable(file: Path) -> None:
     if file.is_dir():
         raise UserError(f"{file} is a folder: name the file to write in it.")
     if file.exists() and not file.is_file():
-        raise UserError(f"{file} is no regular file: name one, or a new one.")
+        raise UserError(f"{file} is no regular file: name another.")
     with explained(f"Cannot write into {file.absolute().parent}"):
         TemporaryFile(dir=file.absolute().parent).close()
 

@@ -60,7 +60,8 @@ def choose_device(device: str) -> str:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json. Raises UserError if this is not a model that can be loaded."""
-    config = config_in(folder, folder.resolve().name)
+    folder = folder.absolute()  # "." has no name
+    config = config_in(folder, folder.name)
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder.name} has no safetensors weights, the only kind that is loaded: convert them first.")
     check_index(folder)

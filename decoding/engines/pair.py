@@ -171,8 +171,9 @@ def load_pair(
 
 def size_of(folder: Path) -> Size:
     """The size of the model in ``folder``. Raises UserError."""
+    config = read_config(folder)
     files = weight_files(path.name for path in folder.iterdir())
-    return Size(read_config(folder), sum((folder / name).stat().st_size for name in files))
+    return Size(config, sum((folder / name).stat().st_size for name in files))
 
 
 def check_fit(name: str, sizes: Sequence[Size], dtype: str, device: str) -> bool:

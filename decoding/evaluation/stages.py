@@ -179,8 +179,7 @@ class PolicyEvaluation(Evaluation):
         self._trees = not fault and any(map(is_tree, options.lanes))
         super().__init__(options, pair, [self._draft], folder, cancel, self._trees)
         self._certain, heads = abilities_of(pair, self._draft).certain, self.collector.heads(self._draft)
-        check = partial(check_draft, pair, self._draft)
-        self._asked, self._notes = usable_lanes(options.lanes, heads, fault, check)
+        self._asked, self._notes = usable_lanes(options.lanes, heads, fault, partial(check_draft, pair, self._draft))
 
     def costs(self) -> Steps:
         lanes = [TUNED[lane][-1] if lane in TUNED else lane for lane in self._asked if lane != STATIC_OPT]
@@ -258,11 +257,11 @@ def fault_of_trees(pair: Pair, draft: str) -> str:
 def usable_lanes(
     asked: Sequence[str],
     heads: Mapping[str, Head],
-    fault_of_trees: str = "",
-    check: Callable[[Lane], None] = lambda lane: None,
+    fault_of_trees: str,
+    check: Callable[[Lane], None],
 ) -> tuple[list[str], list[str]]:
-    """The lanes that can run with what was fitted, plain decoding among them, and notes on the others, which ``check``
-    refuses, too.
+    """The lanes that can run with what was fitted, plain decoding among them, and notes on the others. ``check`` raises
+    UserError for a lane that the draft cannot serve; the trees of TUNED are no lanes yet.
     """
     lanes, notes = [PLAIN], []
     for text in asked:
@@ -280,7 +279,7 @@ def usable_lanes(
     return list(dict.fromkeys(lanes)), notes
 
 
-def swept_lanes(heads: Mapping[str, Head], trees: bool = False, certain: bool = False) -> list[str]:
+def swept_lanes(heads: Mapping[str, Head], trees: bool, certain: bool) -> list[str]:
     """The lanes at all arguments that are swept, of the policies that can run here; ``certain``: with a draft without
     probabilities.
     """

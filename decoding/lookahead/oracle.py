@@ -81,9 +81,7 @@ def _make(argument: int | str | None) -> Oracle:
 
 def _caption(argument: str | None) -> str:
     if argument == "best":
-        return (
-            "knows where guesses fail and what everything costs: no chain of this draft's guesses is faster; not usable"
-        )
+        return "knows where guesses fail and what everything costs: the best chain of this draft's guesses, not usable"
     capped = f", at most {argument} guesses" if argument else ""
     return f"knows where guesses fail{capped}: for comparison, not usable"
 

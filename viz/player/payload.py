@@ -58,7 +58,7 @@ Origin = Literal["recorded", "live", "imported"]
 
 
 def _seen(run: Run, trace: Trace) -> str:
-    """What the picture decides in one lane, which is named where others were corrected elsewhere."""
+    """What the picture decides in one lane, which is named if several have a draft."""
     sentence, drafted = seen_sentence(run, trace), [one for one in run.lanes if one.draft]
     return f"{lane_name(trace.lane)}: {sentence}" if sentence and len(drafted) > 1 else sentence
 

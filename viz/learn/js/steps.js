@@ -226,7 +226,8 @@ export class Steps {
     if (checked && cost.rest) bar.append(part(cost.rest / scale, "sl-part-rest"));
     for (let k = 0; isOver && k < gives; k++) plain.append(part(cost.plain / gives / scale, "sl-part-check"));
     const spent = (steps ? cost.guessing * reads / steps : 0) + (checked ? cost.check + cost.rest : 0);
-    const parts = [reads && `${count(reads, "draft pass", "draft passes")} at ${fixed(cost.guessing / steps)}${steps > 1 && this.lane.costs.first?.[this.lane.draft] >= 0.005 ? " on average" : ""}`, checked && `a check at ${fixed(cost.check)}`,
+    const average = steps > 1 && this.lane.costs.first?.[this.lane.draft] >= 0.005 ? " on average" : ""; // the first one takes more
+    const parts = [reads && `${count(reads, "draft pass", "draft passes")} at ${fixed(cost.guessing / steps)}${average}`, checked && `a check at ${fixed(cost.check)}`,
       checked && cost.rest >= 0.005 && `the rest at ${fixed(cost.rest)}`].filter(Boolean).join(", ");
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
     const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, isOver ? fixed(cost.plain) : "…"),
