@@ -272,8 +272,9 @@ def test_a_broken_description_is_a_sentence(tmp_path, broken, words):
 
 
 def test_of_two_pairs_of_one_name_the_one_in_the_folder_of_that_name_serves(models):
-    describe(models / "copied", name="small")
+    describe(models / "copied", name="small", chat=False)
     describe(models / "small")
+    assert pairs.is_asked(None, "small")
     serving, other = pairs.embedded_pairs()
     assert (serving.name, serving.target) == ("small", str(models / "small" / "target"))
     assert (other.name, other.loadable) == ("copied", False)

@@ -271,7 +271,7 @@ def _described(name: str) -> dict[str, Any]:
     """The pair.json of the embedded pair ``name``, which may come from a run file: no path is made of it. {} for a pair
     that is not embedded.
     """
-    for path in MODELS.glob("*/pair.json"):
+    for path in sorted(MODELS.glob("*/pair.json"), key=lambda path: (path.parent.name != name, path)):  # as _told_apart
         try:
             data = _read_json(path)
         except UserError:

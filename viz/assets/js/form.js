@@ -16,7 +16,7 @@ function filling(view) {
 /** The form of that view now has what a link or the browser's memory says. */
 export const filledIn = (view) => filling(view).done();
 
-/** Settled by then. */
+/** A promise, settled when it has. */
 export const whenFilledIn = (view) => filling(view).ready;
 
 /** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
