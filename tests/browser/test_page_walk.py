@@ -39,8 +39,21 @@ def page(shared_page, page_url):
 
 
 def choose_the_first_example(page) -> None:
+    """Return when all is answered: the list asks twice, and its second answer also fills in the prompt."""
+    asked, answered = set(), set()
+    listeners = {
+        "request": lambda one: "/run/predict" in one.url and asked.add(one),
+        "requestfinished": lambda one: answered.add(one),
+        "requestfailed": lambda one: answered.add(one),
+    }
     page.locator("#example input").click()
+    for event, listener in listeners.items():
+        page.on(event, listener)
     page.get_by_role("option").first.click()
+    while not asked or not asked <= answered:  # the test's own limit ends it
+        page.wait_for_timeout(20)
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
 
 
 def test_a_recorded_run_is_there_before_anything_was_asked_for(shared_page, page_url):
