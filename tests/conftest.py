@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+gc.disable()  # until all tests are imported
 settings.register_profile("speculoscope", deadline=None)  # a busy machine is not a failure
 settings.load_profile("speculoscope")
 
@@ -145,9 +146,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Loading a pair collects garbage twice: half a second each time, unless what was imported is set aside."""
+    """Imports leave little garbage. Loading a pair collects it twice: half a second each time, unless what was imported
+    is set aside.
+    """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter):

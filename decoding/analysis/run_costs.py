@@ -87,7 +87,7 @@ def _corrected(costs: Costs, found: Measured) -> list[float]:
     """v with the measured values in place of its own, and scaled between and beyond them; then by isotonic regression,
     since a pass over more tokens is never cheaper and some of these means are of few iterations.
     """
-    from sklearn.isotonic import isotonic_regression
+    from scipy.optimize import isotonic_regression
 
     measured = {n: cost for n, cost in _means(found).items() if cost > 0}
     if not measured:
@@ -96,7 +96,7 @@ def _corrected(costs: Costs, found: Measured) -> list[float]:
     ratios = np.interp(sizes, list(measured), [cost / costs.verify(n) for n, cost in measured.items()])
     v = [costs.verify_curve[0], *(costs.verify(n) * float(ratio) for n, ratio in zip(sizes, ratios))]
     weights = [CERTAIN, *(len(found[n]) if n in measured else UNMEASURED for n in sizes)]
-    return [float(one) for one in isotonic_regression(v, sample_weight=weights)]
+    return [float(one) for one in isotonic_regression(v, weights=weights).x]
 
 
 def _line(costs: Costs, draft: str, found: Measured) -> tuple[float, float]:

@@ -312,11 +312,11 @@ def fit_verification(seconds: Mapping[int, Sequence[float]]) -> list[float]:
     Args:
         seconds: the times of target passes, by their number of tokens. Between measured lengths v is linear.
     """
-    from sklearn.isotonic import isotonic_regression
+    from scipy.optimize import isotonic_regression
 
     lengths = sorted(seconds)
     medians = [median(seconds[n]) for n in lengths]
-    grown = isotonic_regression(medians, sample_weight=[len(seconds[n]) for n in lengths])
+    grown = isotonic_regression(medians, weights=[len(seconds[n]) for n in lengths]).x
     v = np.interp(range(lengths[0], lengths[-1] + 1), lengths, grown / grown[0])
     return [float(one) for one in v]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.isotonic import isotonic_regression
+from scipy.optimize import isotonic_regression
 from torch import nn
 
 from ..analysis.whatif import Replay
@@ -79,7 +79,7 @@ def _logits_by_run(positions: Positions) -> np.ndarray:
     agreeing = positions.evidence <= LONGEST
     held = np.bincount(positions.evidence[agreeing], positions.match[agreeing], LONGEST + 1)
     seen = np.bincount(positions.evidence[agreeing], minlength=LONGEST + 1)
-    chance = isotonic_regression((held + 1.0) / (seen + 2.0), sample_weight=seen + 2.0)
+    chance = isotonic_regression((held + 1.0) / (seen + 2.0), weights=seen + 2.0).x
     return np.log(chance / (1.0 - chance)).astype(np.float32)
 
 
