@@ -72,6 +72,20 @@ export function unfold() {
   else if (fold.getAttribute("aria-expanded") === "false") fold.click();
 }
 
+/** Run and Stop take each other's place: the focus goes along, so that a key can press the other one. */
+const RUN_OR_STOP = "button.primary, button.stop";
+let focused; // the one of them that had the focus last
+const swaps = new MutationObserver(([{ target: row }]) => {
+  const other = focused.isConnected ? null : row.querySelector(RUN_OR_STOP);
+  if (other && document.activeElement === document.body) other.focus({ preventScroll: true });
+});
+document.addEventListener("focusin", ({ target }) => {
+  swaps.disconnect();
+  if (!target.matches(RUN_OR_STOP)) return;
+  focused = target;
+  swaps.observe(target.parentElement, { childList: true });
+});
+
 /** Gradio opens a list at any key in its field, at Tab after the focus has gone: the list would stay, over the page. */
 document.addEventListener("keydown", (event) => {
   if (event.key === "Tab" && event.target.getAttribute("role") === "combobox") event.stopPropagation();
