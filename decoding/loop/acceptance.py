@@ -74,6 +74,7 @@ class AcceptanceRule(ABC):
 # says, and its second one less often. At this power of the probabilities the target's choices are likeliest: at 1.6 to
 # 1.75 for the chat model's feature draft (18,958 guesses), at 1.75 for that of three layers, 1.5 for that of two (734).
 SHARPNESS = 1.75
+REACH = 12.0  # nats below the best choice of a place, beyond which further ones are too unlikely to be tried
 
 
 class Siblings:
@@ -85,33 +86,33 @@ class Siblings:
 
     chance = 0.0
 
-    def draw(self) -> tuple[int, float, float]:
-        """The next choice: a token, its probability, and about how likely it is that this token is accepted."""
+    def draw(self) -> tuple[int, float]:
+        """The next choice: a token, and about how likely it is that this token is accepted."""
         raise IndexError("no choice is left")
 
 
 class Ranked(Siblings):
-    """Choices in the order of their ``scores``, which are the ``logits`` or these with noise; of equals the first.
+    """Choices in the order of their ``scores``; of equals the first. ``chances``: of their acceptance."""
 
-    ``sharp``: the chance that a choice is accepted is about its probability to the power of SHARPNESS; otherwise its
-    probability.
-    """
+    def __init__(self, ids: np.ndarray, scores: np.ndarray, chances: np.ndarray) -> None:
+        """``scores`` are changed."""
+        self._ids, self._left, self._chances = ids, scores, chances
+        self._find_best()
 
-    REACH = 12.0  # choices whose score is so much lower than the best one's are too unlikely to be tried
-
-    def __init__(self, scores: np.ndarray, logits: np.ndarray, ids: np.ndarray | None, sharp: bool = False) -> None:
-        self._left, self._ids, self._q = scores.copy(), ids, softmax_of_row(logits)
-        self._chances = softmax_of_row(logits * np.float32(SHARPNESS)) if sharp else self._q
+    def _find_best(self) -> None:
         self._best = int(self._left.argmax())
-        self._least = self._left[self._best] - self.REACH
-        self.chance = float(self._chances[self._best])
+        self.chance = float(self._chances[self._best]) if self._left[self._best] > -np.inf else 0.0
 
-    def draw(self) -> tuple[int, float, float]:
-        choice, chance = self._best, self.chance
-        self._left[choice] = -np.inf
-        self._best = int(self._left.argmax())
-        self.chance = float(self._chances[self._best]) if self._left[self._best] >= self._least else 0.0
-        return choice if self._ids is None else int(self._ids[choice]), float(self._q[choice]), chance
+    def draw(self) -> tuple[int, float]:
+        found = int(self._ids[self._best]), self.chance
+        self._left[self._best] = -np.inf
+        self._find_best()
+        return found
+
+
+def within(scores: np.ndarray, reach: float) -> np.ndarray:
+    """The places of the scores that are lower than the best one by at most ``reach``: others are too unlikely."""
+    return np.flatnonzero(scores >= scores[scores.argmax()] - reach)
 
 
 def follow(choices: list[int], tree: Proposal) -> tuple[list[int], int]:
@@ -150,7 +151,9 @@ class Greedy(AcceptanceRule):
 
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         row = row[: self.vocab_size]
-        return Ranked(row, row, ids, sharp=True)
+        places = within(row, REACH / SHARPNESS)
+        near = row[places]
+        return Ranked(places if ids is None else ids[places], near, softmax_of_row(near * np.float32(SHARPNESS)))
 
     def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
         return follow(logits[:, : self.vocab_size].argmax(axis=1).tolist(), tree)
@@ -182,7 +185,9 @@ class Coupling(AcceptanceRule):
 
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         shaped, noise = self.shape(row), self._noise[position]
-        return Ranked(shaped + (noise if ids is None else noise[ids]), shaped, ids)
+        noisy = shaped + (noise if ids is None else noise[ids])
+        places = within(noisy, REACH)
+        return Ranked(places if ids is None else ids[places], noisy[places], softmax_of_row(shaped)[places])
 
     def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
         positions = np.array([0, *(depth + 1 for depth in tree.depths)]) + start
@@ -215,12 +220,11 @@ class _Drawn(Siblings):
         self._examined: list[int] = []
         self.chance = self._expected()
 
-    def draw(self) -> tuple[int, float, float]:
+    def draw(self) -> tuple[int, float]:
         choice = self._sample(self._left)
         self._left[choice] = 0.0
         self.chance = self._expected()
-        p = float(self._whole[choice])
-        return choice if self._ids is None else int(self._ids[choice]), p, p
+        return choice if self._ids is None else int(self._ids[choice]), float(self._whole[choice])
 
     def _expected(self) -> float:
         """The mean probability of the next draw."""

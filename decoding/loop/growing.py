@@ -62,10 +62,9 @@ def grow_tree(
         if siblings is None:
             siblings = draft.read_node(state, node)
         else:
-            token, p, held = siblings.draw()
+            token, held = siblings.draw()
             child = len(parents)
             state.tokens.append(token)
-            state.p.append(p)
             parents.append(node)
             reach[child], depth[child] = reach[node] * held, depth[node] + 1
             if token not in ends and depth[child] < deepest:
