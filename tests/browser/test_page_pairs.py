@@ -38,7 +38,7 @@ def url(backend, tmp_path_factory):
 
 
 @pytest.fixture
-def page(shared_page, url):
+def page(url, shared_page):
     page = ready(shared_page(url))
     if not page.locator("#pair").is_visible():
         unfold(page.locator("#settings > button"), page.locator("#pair"))
