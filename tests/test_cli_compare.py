@@ -27,7 +27,7 @@ from decoding.records.pairs import PairDescription
 from decoding.records.request import number_formats
 from decoding.records.run_file import load_run, request_again, save_run
 from decoding.records.suites import Prompt
-from decoding.records.trace import Verdict
+from decoding.records.trace import Run, Verdict
 from tests import web
 from tests.commands import command
 from tests.fakes import ScriptedRunner
@@ -241,21 +241,25 @@ def test_fates_have_marks_and_text_cannot_steer_the_terminal():
     assert visible("\u2066\u2069\u061c\u200f\x9b\x7f") == "\ufffd" * 5 + "␡"
 
 
+def printed(run: Run, width: int = 100) -> str:
+    """What ``show`` prints of ``run`` where no terminal is."""
+    console = Console(width=width, file=io.StringIO())
+    show_run(run, console)
+    return console.file.getvalue()
+
+
 def test_names_in_a_run_file_cannot_steer_the_terminal_either():
-    run, console = make_run(), Console(width=100, file=io.StringIO())
+    run = make_run()
     run.pair.name, run.pair.target.dtype, run.lanes[1].lane = "\x1b[2Jpair", "\x1b[31mdtype", "\x1b]0;lane\x07"
     run.chains.clear()  # this version knows no such lane, and compares it with nothing
-    show_run(run, console)
-    shown = console.file.getvalue()
+    shown = printed(run)
     assert "␛[2Jpair" in shown and "␛]0;lane␇" in shown and not {"\x1b", "\x07"} & set(shown)
 
 
 def test_markup_in_text_is_text():
     run = make_run(prompt="[bold]x[/bold]")
     run.vocab[0].text = "[red]boo[/nothing]"
-    console = Console(record=True, width=100, file=io.StringIO())
-    show_run(run, console)
-    assert "[red]boo[/nothing]" in console.export_text()
+    assert "[red]boo[/nothing]" in printed(run)
 
 
 def test_unsteady_timings_are_called_so_on_the_terminal_too():
@@ -267,9 +271,7 @@ def test_unsteady_timings_are_called_so_on_the_terminal_too():
 
 def test_more_lanes_than_fit_beside_each_other_go_below():
     lanes = ("autoregressive", *(f"static:{sl}" for sl in range(1, 8)))
-    console = Console(record=True, width=80, file=io.StringIO())
-    show_run(make_run(lanes=lanes), console)
-    text = console.export_text()
+    text = printed(make_run(lanes=lanes), width=80)
     assert text.count("Figures") == 2 and "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
 

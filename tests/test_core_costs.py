@@ -12,6 +12,7 @@ from decoding.comparison.costs import Timer, fit_steps, fit_verification, measur
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
 from decoding.records.request import CompareRequest
+from decoding.records.trace import Run
 
 from .runs import make_costs, make_run
 from .toy import ToyModel, ToyPair
@@ -140,16 +141,22 @@ def test_readings_that_contradict_each_other_are_reported_where_the_fit_hides_th
     assert contradictions(run) == ["longer checks were timed as cheaper than shorter ones"]
 
 
-def test_a_lane_that_is_faster_than_its_passes_allow_or_far_from_its_costs_is_reported():
-    lanes = ("autoregressive", "static:5", "confidence:0.4", "heuristic", "oracle")
+LANES = ("autoregressive", "static:5", "confidence:0.4", "heuristic", "oracle")
 
+
+def slowed(**factors: float) -> Run:
+    """A run whose lanes took so many times as long: by policy."""
+    run = make_run(lanes=LANES)
+    for trace in run.lanes:
+        factor = factors.get(trace.policy, 1.0)
+        for part in (one for it in trace.repeats for one in (it.draft_s, it.verify_s, it.policy_s, it.rest_s)):
+            part[:] = [factor * seconds for seconds in part]
+    return run
+
+
+def test_a_lane_that_is_faster_than_its_passes_allow_or_far_from_its_costs_is_reported():
     def said(**factors: float) -> list[str]:
-        run = make_run(lanes=lanes)
-        for trace in run.lanes:
-            factor = factors.get(trace.policy, 1.0)
-            for part in (one for it in trace.repeats for one in (it.draft_s, it.verify_s, it.policy_s, it.rest_s)):
-                part[:] = [factor * seconds for seconds in part]
-        return contradictions(run)
+        return contradictions(slowed(**factors))
 
     assert said() == []
     (quick,) = said(confidence=0.2)
@@ -161,11 +168,8 @@ def test_a_lane_that_is_faster_than_its_passes_allow_or_far_from_its_costs_is_re
 
 
 def test_a_lane_that_this_version_does_not_know_is_reported_by_its_own_name():
-    run = make_run(lanes=("autoregressive", "static:5", "confidence:0.4", "heuristic", "oracle"))
+    run = slowed(heuristic=1.6)
     trace = run.lanes[3]
-    for repeat in trace.repeats:
-        for part in (repeat.draft_s, repeat.verify_s, repeat.policy_s, repeat.rest_s):
-            part[:] = [1.6 * seconds for seconds in part]
     names = {"shallow/later:3": "shallow/later:3", "shallow/heuristic": "Heuristic · shallow"}
     names["shallow/confidence:1E-1"] = "shallow/confidence:1E-1"  # an argument of another version
     for lane, name in names.items():

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -122,43 +121,37 @@ def test_the_health_check_of_the_container_distinguishes_a_page_from_none():
 # -- app.py as started by a user
 
 
-@pytest.mark.parametrize(
-    "source, ending", [("--backend", signal.SIGINT), ("--recorded", signal.SIGTERM)], ids=["Ctrl-C", "SIGTERM"]
-)
-def test_without_torch_it_says_where_the_page_is_serves_it_and_ends_without_leaving_files(source, ending, tmp_path):
-    """The process that serves the page never imports torch."""
+def test_without_torch_it_says_where_the_page_is_serves_it_and_ends_by_ctrl_c_without_leaving_files(tmp_path):
+    """The process that serves the page never imports torch. By SIGTERM: as a Space, above."""
     without, files = tmp_path / "without", tmp_path / "files"
     for folder in (without, files):
         folder.mkdir()
     for name in ("torch", "transformers"):
         (without / f"{name}.py").write_text("raise ImportError('not here')")
-    port, server = free_port(), ExitStack()
-    runs_at = [source]
-    if source == "--backend":
-        runs_at.append(server.enter_context(served_at()))
-    process = subprocess.Popen(
-        [sys.executable, "app.py", *runs_at, "--port", str(port)],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(without), "TMPDIR": str(files)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
-    )
-    try:
-        line = process.stdout.readline()
-        assert f"Speculoscope is at http://127.0.0.1:{port}" in line, line
-        html = web.get(f"http://127.0.0.1:{port}/").text
-        assert "Speculoscope" in html and "cdn." not in html.lower()
-        assert html.count(assets.head()) == html.count(f"{assets.BEGIN}<gradio-app") == 1
-        for closed in ("monitoring", "monitoring/summary"):
-            assert web.get(f"http://127.0.0.1:{port}/{closed}").status_code in (403, 404)
-        assert any(files.glob("speculoscope-*"))
-        process.send_signal(ending)
-        assert process.wait(20) is not None
-    finally:
-        process.kill()
-        server.close()
+    port = free_port()
+    with served_at() as backend:
+        process = subprocess.Popen(
+            [sys.executable, "app.py", "--backend", backend, "--port", str(port)],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(without), "TMPDIR": str(files)},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background shells ignore it
+        )
+        try:
+            line = process.stdout.readline()
+            assert f"Speculoscope is at http://127.0.0.1:{port}" in line, line
+            html = web.get(f"http://127.0.0.1:{port}/").text
+            assert "Speculoscope" in html and "cdn." not in html.lower()
+            assert html.count(assets.head()) == html.count(f"{assets.BEGIN}<gradio-app") == 1
+            for closed in ("monitoring", "monitoring/summary"):
+                assert web.get(f"http://127.0.0.1:{port}/{closed}").status_code in (403, 404)
+            assert any(files.glob("speculoscope-*"))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) is not None
+        finally:
+            process.kill()
     assert not list(files.glob("speculoscope-*"))
 
 
