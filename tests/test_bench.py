@@ -147,7 +147,6 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     assert report["figures"][0]["name"] == "autoregressive"
 
 
-RATIO = {"median": 1.25, "low": 1.2, "high": 1.6}
 REPORT = {
     "pair": "smollm2-135m",
     "dtype": "bfloat16",

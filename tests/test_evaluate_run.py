@@ -180,16 +180,6 @@ def _timeless(result: EvaluationResult) -> list:
     return [result.lanes, [one for one in result.figures if not one.metric.startswith("clock_")]]
 
 
-def test_a_line_cut_short_by_a_kill_is_done_again(tmp_path):
-    whole = run(tmp_path)[1]
-    chains = tmp_path / "chain-small.jsonl"
-    text = chains.read_text()
-    chains.write_text(text[: len(text) - 40])
-    steps, result = run(tmp_path)
-    assert [step.stage for step in steps].count("chains") == 1
-    assert _timeless(result) == _timeless(whole)
-
-
 def test_the_folder_of_another_evaluation_is_refused(tmp_path):
     run(tmp_path)
     with pytest.raises(UserError, match="contains other work .different max_new_tokens"):

@@ -262,17 +262,6 @@ def written(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_two_processes_may_add_to_one_file(tmp_path):
-    path = tmp_path / "lines.jsonl"
-    first = Lines(path, KEY)
-    first.add({"n": 1})
-    second = Lines(path, KEY)
-    first.add({"n": 2})
-    second.add({"n": 3})
-    assert [record["n"] for record in written(path)[1:]] == [1, 2, 3]
-    assert second.records == [{"n": 1}, {"n": 3}]
-
-
 def test_a_line_that_a_kill_cut_short_goes_and_a_process_that_is_there_still_adds(tmp_path):
     path = tmp_path / "lines.jsonl"
     first = Lines(path, KEY)

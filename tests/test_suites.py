@@ -63,13 +63,6 @@ def test_what_is_not_there_is_refused_in_a_sentence(arguments):
         load_suite(*arguments)
 
 
-def test_a_broken_line_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(prompts, "FOLDER", tmp_path)
-    (tmp_path / "code.jsonl").write_text('{"id": "a", "suite": "code"}\n')
-    with pytest.raises(UserError, match="line 1"):
-        load_suite("code")
-
-
 def test_a_file_that_somebody_adds_is_a_suite(tmp_path, monkeypatch):
     monkeypatch.setattr(prompts, "FOLDER", tmp_path)
     lines = [{"prompt": "one"}, {"prompt": "two"}, {"prompt": "three"}, {"prompt": "four", "split": "validation"}]

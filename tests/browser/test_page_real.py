@@ -29,7 +29,7 @@ class TinyBackend(LocalBackend):
 
     def __init__(self, target: str, draft: str) -> None:
         super().__init__(HeldJobs)
-        self.models = {"target": target, "draft": draft, "max_new_tokens": 24, "validation_limit": 1}
+        self.models = {"target": target, "draft": draft, "max_new_tokens": 8, "validation_limit": 1}
 
     def run_job(self, kind, options, cancel, run_id=None):
         more = {} if kind == "compare" else self.models
