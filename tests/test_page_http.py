@@ -33,9 +33,14 @@ from .waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.05) as (_, url):
-        yield url
+def served(tmp_path_factory):
+    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.05) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(served):
+    return served[1]
 
 
 def test_a_large_body_is_refused_by_its_announced_size(url):
@@ -195,15 +200,16 @@ def test_a_visitor_s_address_is_what_the_nearest_proxy_saw(host, forwarded, addr
     assert address_of(None) == ""
 
 
-def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
+def test_a_run_whose_events_nobody_fetches_is_ended(served, monkeypatch):
     monkeypatch.setattr(api, "GRACE_S", 0.3)
-    with scripted_page(tmp_path, pause_s=0.02) as (backend, url):
-        data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", "", "auto"]
-        event = web.post(f"{url}gradio_api/call/compare", json={"data": data}).json()["event_id"]
-        wait_until(lambda: backend.requests and not backend._waiting)  # the run had begun and was ended
-        stream = web.get(f"{url}gradio_api/call/compare/{event}").text
-        last = json.loads(stream.rstrip().rpartition("data: ")[2])
-        assert "not read for too long" in json.dumps(last)
+    backend, url = served
+    data = ["nobody's", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", "", "auto"]
+    event = web.post(f"{url}gradio_api/call/compare", json={"data": data}).json()["event_id"]
+    wait_until(lambda: backend.requests[-1:] and backend.requests[-1].prompt == data[0])  # the run has begun
+    wait_until(lambda: not backend._waiting)  # and was ended
+    stream = web.get(f"{url}gradio_api/call/compare/{event}").text
+    last = json.loads(stream.rstrip().rpartition("data: ")[2])
+    assert "not read for too long" in json.dumps(last)
 
 
 # -- the endpoint for programs, through gradio_client as in the README

@@ -11,7 +11,7 @@ from tests.runs import make_run
 
 from .conftest import LEARN, learn_tab
 from .opening import PHONE
-from .pointing import explain, finished, open_text, run_box, serious
+from .pointing import open_text, serious
 
 
 def sentence(page) -> str:
@@ -263,31 +263,6 @@ def test_axe_finds_nothing_serious_in_what_a_lesson_s_file_lacks_the_shelf_and_t
         page = there(query)
         assert serious(page, ".sp-learn") == []
     assert page.get_by_role("tab", selected=True).last.inner_text() == "Step by step"
-
-
-def test_a_token_of_the_race_is_explained_here_and_the_tab_opens_on_the_visitor_s_own_run(visit, page_url):
-    page = visit(page_url)
-    page.wait_for_selector(".sp-take button:not(:disabled)")
-    page.get_by_label("Time", exact=True).press("End")
-    explain(page, page.locator(".sd-col:not([hidden]) .sd-tk").first)
-    page.wait_for_function("document.querySelector('.sl-steps .sl-sentence')?.textContent.startsWith('Guess 1, ')")
-    assert "Iteration 1 of" in page.locator(".sl-steps .sl-where").inner_text()
-
-    page.get_by_role("tab", name="Race").click()
-    run_box(page, "def mine():", tokens=12)
-    finished(page)  # the run is kept once all repeats are timed
-    page.get_by_role("tab", name="Learn").click()
-    page.wait_for_function(f"{LEARN}.model?.badge.kind === 'live'")
-    mine = page.evaluate(f"{LEARN}.model.id")
-    page.locator("[data-place=lessons]").click()
-    page.locator(".sl-cards .sl-card", has_text="A tree of guesses").get_by_role("button").click()
-    page.wait_for_selector(".sl-lesson")
-    assert page.evaluate(f"{LEARN}.model.id") != mine  # the lesson's own
-    listed = page.evaluate("[...document.querySelector('.sl-runs select').options].map((one) => one.value)")
-    assert listed[0] == mine
-    page.locator("[data-place=play]").click()
-    page.wait_for_selector("#sl-start")
-    assert page.evaluate(f"{LEARN}.model.id") == mine
 
 
 def play(page, *moves: str) -> None:

@@ -10,9 +10,11 @@ from decoding.records.run_file import run_from_json
 from tests.page_server import LANES, first_run
 from tests.runs import add_draft, make_run
 
+from .conftest import LEARN
 from .pointing import (
     RACE,
     download,
+    explain,
     fill,
     finished,
     open_text,
@@ -317,4 +319,28 @@ def test_keys_move_the_player_that_is_on_screen(page):
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_have_count(0)  # another tab is on screen
+    page.get_by_role("tab", name="Race").click()
+
+
+def test_the_learn_tab_explains_a_token_and_opens_on_the_visitor_s_own_run(page):
+    page.get_by_label("Time", exact=True).press("End")
+    explain(page, page.locator(".sd-col:not([hidden]) .sd-tk").first)
+    page.wait_for_function("document.querySelector('.sl-steps .sl-sentence')?.textContent.startsWith('Guess 1, ')")
+    assert "Iteration 1 of" in page.locator(".sl-steps .sl-where").inner_text()
+
+    page.get_by_role("tab", name="Race").click()
+    run_box(page, "def mine():", tokens=12)
+    finished(page)  # the run is kept once all repeats are timed
+    page.get_by_role("tab", name="Learn").click()
+    page.wait_for_function(f"{LEARN}.model?.badge.kind === 'live'")
+    mine = page.evaluate(f"{LEARN}.model.id")
+    page.locator("[data-place=lessons]").click()
+    page.locator(".sl-cards .sl-card", has_text="A tree of guesses").get_by_role("button").click()
+    page.wait_for_selector(".sl-lesson")
+    assert page.evaluate(f"{LEARN}.model.id") != mine  # the lesson's own
+    listed = page.evaluate("[...document.querySelector('.sl-runs select').options].map((one) => one.value)")
+    assert listed[0] == mine
+    page.locator("[data-place=play]").click()
+    page.wait_for_selector("#sl-start")
+    assert page.evaluate(f"{LEARN}.model.id") == mine
     page.get_by_role("tab", name="Race").click()
