@@ -304,18 +304,22 @@ class LongKernel(TwoKernels):
         return (x @ self.weight) * (1 + 1e-6 * (len(x) > 32))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "padded", "most"),
-    [(LargerKernel, {1: 2}, 15), (LongKernel, {}, TESTED_ROWS)],
-    ids=["from 16", "from 33"],
-)
-def test_rows_are_taken_in_parts_where_larger_products_have_another_kernel(kernel, padded, most):
+KERNELS = {  # padding that these need, and the most rows of a product
+    "for some numbers": (TwoKernels, {1: 3, 2: 3, 7: 8}, TESTED_ROWS),
+    "from 16": (LargerKernel, {1: 2}, 15),
+    "from 33": (LongKernel, {}, TESTED_ROWS),
+}
+
+
+@pytest.mark.parametrize(("kernel", "padded", "most"), KERNELS.values(), ids=KERNELS)
+def test_rows_are_padded_or_taken_in_parts_where_their_number_has_a_kernel_of_its_own(kernel, padded, most):
     linear = kernel()
     pad_rows([linear])
     assert (linear.padded, linear.most) == (padded, most)
     x = torch.randn(80, 16, generator=torch.Generator().manual_seed(4))
     whole = linear.in_parts(x)
-    assert all(torch.equal(linear.in_parts(x[:n]), whole[:n]) for n in (1, 2, 15, 16, 17, 30, 31, 32, 33, 80))
+    for n in range(1, 81):
+        assert torch.equal(linear.in_parts(x[:n]), whole[:n]) and linear.silu(x[:n]).shape == (n, 8), n
 
 
 class LongDense(DenseLinear):
@@ -333,16 +337,6 @@ def test_a_check_is_cut_where_longer_passes_have_other_bits(monkeypatch):
     assert keeps_bits(model)
     model._most_rows = MAX_ROWS
     assert not keeps_bits(model)
-
-
-def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():
-    linear = TwoKernels()
-    pad_rows([linear])
-    assert (linear.padded, linear.most) == ({1: 3, 2: 3, 7: 8}, TESTED_ROWS)
-    x = torch.randn(80, 16, generator=torch.Generator().manual_seed(4))
-    whole = linear.in_parts(x)
-    assert all(torch.equal(linear.in_parts(x[:n]), whole[:n]) for n in (*range(1, 9), 24, 25, 26, 31, 32, 55, 80))
-    assert all(linear.silu(x[:n]).shape == (n, 8) for n in range(1, 9))
 
 
 def test_a_shape_is_tested_once_for_each_number_of_threads(monkeypatch):
