@@ -209,22 +209,37 @@ def test_axe_finds_nothing_serious_light_or_dark(opened):
         assert serious_light_or_dark(page) == [], place
 
 
+# In the page, all at once: to ask and to press from here, dozens of times in a lesson, takes most of its walk.
+ANSWERS = """() => Array.from(document.querySelectorAll('.sl-answer'), (_, n) => {
+  const answer = document.querySelectorAll('.sl-answer')[n];  // drawn anew by the one before
+  answer.click();
+  return `${answer.querySelector('span').innerText}\\n${document.querySelector('.sl-feedback p').innerText}`;
+})"""
 PANEL = """() => {
-  const stage = document.querySelector('.sl-stage'), seen = [], chosen = (one) => one.selectedOptions[0].text;
-  for (const walk = document.createTreeWalker(stage, NodeFilter.SHOW_TEXT); walk.nextNode(); )
-    if (!walk.currentNode.parentElement.closest('select')) seen.push(walk.currentNode.data);
-  const selects = [...stage.querySelectorAll('select')];
-  return [...seen, ...selects.map(chosen), document.querySelector('.sl-run-line').innerText].join(' ');
+  const find = (selector) => document.querySelector(selector), chosen = (one) => one.selectedOptions[0].text;
+  const seen = [];
+  const look = () => {
+    const stage = find('.sl-stage');
+    for (const walk = document.createTreeWalker(stage, NodeFilter.SHOW_TEXT); walk.nextNode(); )
+      if (!walk.currentNode.parentElement.closest('select')) seen.push(walk.currentNode.data);
+    seen.push(...Array.from(stage.querySelectorAll('select'), chosen), find('.sl-run-line').innerText);
+  };
+  look();
+  for (let left = 99; find('.sl-steps') && !find('.sl-caption').innerText.includes('Cost:'); look()) {
+    if (!left--) throw new Error('the iteration has no end');
+    find('.sl-bet button')?.click();
+    find('[data-key=next]').click();
+  }
+  return seen.join(' ');
 }"""
+"""What stands beside the text; for an iteration, from its first step to its last."""
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([%×]?)")
 
 
 def facts_shown(page, step: dict) -> dict[str, str]:
     """{fact: text on the page}; each text of the step, its question, its answers and their reasons must be there."""
     shown = page.locator(".sl-lesson-text > p:not(.sl-where), .sl-question legend").all_inner_texts()
-    for answer in page.locator(".sl-answer").all():
-        answer.click()
-        shown.append(f"{answer.locator('span').inner_text()}\n{page.locator('.sl-feedback p').first.inner_text()}")
+    shown += page.evaluate(ANSWERS)
     question = step.get("question", {"text": "", "answers": []})
     answers = [f"{one['text']}\n{one['why']}" for one in question["answers"]]
     found = {}
@@ -243,17 +258,6 @@ def is_beside(fact: str, panel: str) -> bool:
     value, unit = number.groups()
     digits = len(value.partition(".")[2])
     return any(f"{float(one):.{digits}f}" == value for one, of in NUMBER.findall(panel) if of == unit)
-
-
-def whole_panel(page) -> str:
-    """What stands beside the text; for an iteration, from its first step to its last."""
-    panel = page.evaluate(PANEL)
-    while page.locator(".sl-steps").count() and "Cost:" not in page.locator(".sl-caption").inner_text():
-        if page.locator(".sl-bet").count():
-            page.locator(".sl-bet button").first.click()
-        page.locator("[data-key=next]").click()
-        panel += f" {page.evaluate(PANEL)}"
-    return panel
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +304,7 @@ def test_a_lesson_is_walked_to_its_end_and_each_of_its_numbers_stands_in_the_pan
     def look(number: int, step: dict) -> None:
         assert page.locator(".sl-missing").count() == 0, "the run shows what the step speaks of"
         facts = facts_shown(page, step)
-        panel = whole_panel(page) if facts else ""
+        panel = page.evaluate(PANEL) if facts else ""
         missing.update({(step["title"], name): fact for name, fact in facts.items() if not is_beside(fact, panel)})
 
     walk(page, lesson, look)
