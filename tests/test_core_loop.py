@@ -214,14 +214,15 @@ def test_siblings_without_replacement_leave_the_target_s_distribution(q, ids, n_
     if ids is None:
         row = np.append(row, np.float32(-np.inf))
     rule, seen, draws = Sampling(5, Shaping(), 3), np.zeros(5), 3000
+    head, rows = None if ids is None else np.array(ids), np.stack([target] * (n_siblings + 1))
     for _ in range(draws):
-        siblings = rule.siblings(row, 0, -1, None if ids is None else np.array(ids))
+        siblings = rule.siblings(row, 0, -1, head)
         tokens = []
         while siblings.chance > 0.0 and len(tokens) < n_siblings:
             tokens.append(siblings.draw()[0])
         assert len(set(tokens)) == len(tokens)
         tree = Proposal(tokens, [-1] * len(tokens))
-        path, emitted = rule.verify_tree(np.stack([target] * (len(tokens) + 1)), tree, 0)
+        path, emitted = rule.verify_tree(rows[: len(tokens) + 1], tree, 0)
         seen[tokens[path[0]] if path else emitted] += 1
         assert len(rule.draws) == len(tokens)
     chi_square = ((seen - draws * p) ** 2 / (draws * p)).sum()
