@@ -251,14 +251,7 @@ def test_curves_choose_in_idle_time_and_keep_what_they_chose(fitted, monkeypatch
     assert fitted.chosen("small").static < chosen.static
 
 
-def test_policies_that_are_fitted_again_are_chosen_for_again(fitted):
-    fitted.keep(["small"], 100, measured())
-    set_policies(fitted, lambda: False)
-    write_policy(fitted.pair.draft_folders["small"] / FOLDER, make_file("disco", seed=3))
-    assert fitted.chosen("small") is None and fitted.is_unset("small")
-
-
-def test_the_page_reads_the_same_choice_without_models(fitted):
+def test_the_page_reads_the_same_choice_without_models_until_policies_are_fitted_again(fitted):
     folder = fitted.pair.draft_folders["small"] / FOLDER
     assert chosen_here(folder) is None
     fitted.keep(["small"], 100, measured())
@@ -266,7 +259,8 @@ def test_the_page_reads_the_same_choice_without_models(fitted):
     (costs_folder() / "broken.json").write_text("{")
     assert chosen_here(folder) == fitted.chosen("small")
     write_policy(folder, make_file("disco", seed=3))
-    assert chosen_here(folder) is None, "it was for the policies before"
+    assert chosen_here(folder) is fitted.chosen("small") is None, "it was for the policies before"
+    assert fitted.is_unset("small")
 
 
 def test_curves_in_a_format_that_no_trial_chose_do_not_speak_for_the_machine(fitted):
