@@ -111,6 +111,14 @@ def test_the_clock_stands_still_between_iterations_and_loses_nothing():
     assert all(phase >= 0 for it in lane.iterations for phase in it.times)
 
 
+def test_cancel_comes_between_iterations():
+    prepared, seen = prepared_for(ToyPair(), "static:2"), []
+    lane = LaneRun(prepared, prepared.lanes[0], COSTS)
+    for iteration in lane.decode(cancelled=lambda: len(seen) == 3):
+        seen.append(iteration)
+    assert len(seen) == 3 and lane.finish == "cancelled"
+
+
 def test_decisions_stand_beside_what_they_were_about():
     run = decode(prepared_for(ToyPair(agree=0.9), "confidence:0.6"))
     for it in run.iterations:
