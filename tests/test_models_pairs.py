@@ -85,8 +85,21 @@ def test_errors_of_the_hub_become_sentences(monkeypatch, error, words):
         HuggingFaceHub().fetch(Repository("a/b", "main", {}), "config.json", lambda n: None)
 
 
-def test_bytes_of_a_download_are_counted_and_those_of_xet_storage_once(monkeypatch, tmp_path):
-    """Xet reports those that come over the network, and then the same ones, as they are written."""
+def test_bytes_of_a_download_are_counted(monkeypatch, tmp_path):
+    def download(name, file, *, revision, tqdm_class):
+        with tqdm_class(total=30, initial=0, unit="B", desc=file, name="huggingface_hub.x") as bar:
+            bar.update(10)
+            bar.update(20)
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    counted: list[int] = []
+    path = HuggingFaceHub().fetch(Repository("a/b", "main", {}), "x.safetensors", counted.append)
+    assert path == tmp_path / "x.safetensors" and sum(counted) == 30
+
+
+def test_bytes_of_xet_storage_are_counted_once(monkeypatch, tmp_path):
+    """It reports those that come over the network, and then the same ones, as they are written."""
 
     def download(name, file, *, revision, tqdm_class):
         with XetDownloadProgressReporter(
@@ -106,8 +119,8 @@ def test_bytes_of_a_download_are_counted_and_those_of_xet_storage_once(monkeypat
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     counted: list[int] = []
-    path = HuggingFaceHub().fetch(Repository("a/b", "main", {}), "x.safetensors", counted.append)
-    assert path == tmp_path / "x.safetensors" and counted == [10, 20]
+    HuggingFaceHub().fetch(Repository("a/b", "main", {}), "x.safetensors", counted.append)
+    assert counted == [10, 20]
 
 
 @pytest.mark.parametrize("name", ["a/b--c", "a/b..c", "a/b.git", "a/b."])

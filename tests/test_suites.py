@@ -81,6 +81,7 @@ def test_a_file_that_somebody_adds_is_a_suite(tmp_path, monkeypatch):
         (b"\xff", "not UTF-8"),
         (b'["a"]', "line 1 is not a prompt"),
         (b'{"text": "a"}', "line 1 is not a prompt"),
+        (b'{"id": "a"}', "line 1 is not a prompt"),
         (b'{"prompt"', "line 1 is not a prompt such as .* .Expecting"),
         (b'{"prompt": "a", "lanes": 5}', "line 1 is not a prompt"),
         (b'{"prompt": "a", "titel": "b"}', "there is no field 'titel'"),
