@@ -48,7 +48,7 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
             "scale": np.array([3.0], dtype=np.float32),
             "lead": np.abs(some(len(HINGES))),
         }
-    if _with_network(seed):
+    if seed % 4 > 1:
         levels = rng.integers(0, 256, CELLS // 2, dtype=np.uint8)
         first, last = some(6, n_inputs(FEATURES_OF_NETWORKS[seed % 2]) + 1) * 0.05, some(7)
         alone = some(LONGEST + 1 - FLAT_FROM)
@@ -73,10 +73,6 @@ def make_architecture(seed: int = 0) -> dict:
     """That of all three."""
     features = FEATURES_OF_NETWORKS[seed % 2]
     return {"depth": 2, "inputs": "logarithms", "feature": "margin" if seed % 2 else "p", "features": features}
-
-
-def _with_network(seed: int) -> bool:
-    return seed % 4 > 1
 
 
 def make_heads(seed: int = 0, hidden_size: int = 4, plain: bool = False) -> dict:

@@ -269,11 +269,6 @@ def test_the_saved_page_says_what_the_tab_says(tab, kind):
         assert found, text
 
 
-def drafts_of(pair: PairDescription) -> EvaluationResult:
-    """A synthetic draft in the place of the draft of ``pair`` that other engines know."""
-    return with_drafts(pair, pair.text_draft)
-
-
 def with_drafts(pair: PairDescription, *names: str) -> EvaluationResult:
     """Synthetic drafts in the places of those of ``pair``, the best first."""
     result = make_drafts()
@@ -301,7 +296,7 @@ def test_other_engines_get_the_best_draft_that_they_know():
 @pytest.mark.parametrize("anywhere", [False, True])
 @pytest.mark.parametrize("pair", embedded_pairs(), ids=lambda pair: pair.name)
 def test_the_snippets_name_models_that_exist(pair, anywhere):
-    advice = recommend(drafts_of(pair), anywhere)
+    advice = recommend(with_drafts(pair, pair.text_draft), anywhere)
     target, model = re.fullmatch(r"vllm serve (\S+) --speculative-config '(.*)'", advice.vllm).groups()
     draft = json.loads(model)["model"]
     assert f"# target: {target}, assistant: {draft}" in advice.transformers
@@ -315,7 +310,8 @@ def test_the_snippets_name_models_that_exist(pair, anywhere):
 
 def test_the_written_report_names_what_exists_on_every_machine():
     pair = embedded_pairs()[0]
-    result, advice = drafts_of(pair), recommend(drafts_of(pair), anywhere=True)
+    result = with_drafts(pair, pair.text_draft)
+    advice = recommend(result, anywhere=True)
     assert advice.vllm in markdown(result) and advice.transformers in markdown(result)
 
 
