@@ -57,7 +57,7 @@ refresh: .venv/.run
 		--clock-prompts 6 --repeats 1 --minutes 3 --chain-minutes 6
 	$(BIN)/python -m decoding recordings --pair smollm2-135m --max-new-tokens 88
 	$(BIN)/python -m decoding recordings --pair codepair-15M
-	$(BIN)/python -m viz.tools.lessons
+	$(BIN)/python -m decoding recordings --lessons
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

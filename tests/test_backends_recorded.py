@@ -11,6 +11,7 @@ from decoding.backends.local import LocalBackend
 from decoding.backends.recorded import (
     INDEX,
     MAX_BYTES,
+    OF_LESSONS,
     RECORDINGS,
     RecordedBackend,
     describe_recording,
@@ -22,9 +23,9 @@ from decoding.backends.recorded import (
 )
 from decoding.backends.remote import RemoteBackend
 from decoding.errors import UserError
-from decoding.records.pairs import embedded_pairs
+from decoding.records.pairs import embedded_pairs, find_pair
 from decoding.records.run_file import run_from_json, save_run
-from decoding.records.suites import Prompt, load_showcase
+from decoding.records.suites import Prompt, load_lessons, load_showcase
 from tests.fakes import check_stream, last_sentence
 from tests.page_fakes import pair_in
 from tests.runs import make_run
@@ -179,8 +180,9 @@ def test_the_backend_follows_arguments_and_environment(monkeypatch):
 
 
 def test_the_shipped_recordings_are_fresh_and_small():
-    """Fails when weights, policies or the showcase changed: run python -m decoding recordings."""
+    """Fails when weights, policies or prompts changed: run python -m decoding recordings (--lessons)."""
     for pair in embedded_pairs():
         assert stale_recordings(RECORDINGS, load_showcase(pair.chat), pair, load_showcase()) == []
+    assert stale_recordings(OF_LESSONS, load_lessons(), find_pair("")) == []
     sizes = {path.name: path.stat().st_size for path in RECORDINGS.glob("*.json")}
     assert max(sizes.values()) <= MAX_BYTES, sizes

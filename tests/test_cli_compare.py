@@ -298,8 +298,8 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
     target, draft = tiny_pair
     described = PairDescription("", "Tiny", "embedded", target, {"draft": draft}, "draft")
     prompts = [
-        Prompt(id, "showcase", "test", text, "", title=id, shows="x", lanes=("autoregressive", "static:2", "disco"))
-        for id, text in (("one", "hello "), ("two", "bye "))
+        Prompt(id, "showcase", "test", text, "", id, "x", ("autoregressive", "static:2", "disco"), settings=settings)
+        for id, text, settings in (("one", "hello ", {}), ("two", "bye ", {"max_new_tokens": 5}))
     ]
     monkeypatch.setattr(recordings_module, "load_showcase", lambda chat=None: prompts)
     monkeypatch.setattr(recordings_module, "find_pair", lambda name: described)
@@ -311,9 +311,12 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
     assert command(*words, "--check")[:2] == (0, "All recordings are fresh.\n")
     backend = RecordedBackend(tmp_path / "recordings")
     assert [info.title for info in backend.recordings()] == ["one", "two"]
+    assert [backend.load(name).settings.max_new_tokens for name in ("one", "two")] == [8, 5]
     assert [trace.lane for trace in backend.load("two").lanes] == ["autoregressive", "static:2", "confidence:0.4"]
     status, _, err = command(*words, "--only", "three")
     assert status == 2 and "one, two" in err
+    prompts[1].settings["seed"] = "?"
+    assert "These settings cannot be read" in command(*words, "--only", "two")[2]
     described.name = "other"
     status, _, err = command(*words)
     assert status == 2 and "name another --folder" in err

@@ -16,6 +16,7 @@ from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import Coupling, Greedy, Sampling
 from decoding.loop.drafting import ModelDraft
 from decoding.loop.sampling import Shaping, gumbel_noise, gumbel_row, softmax
+from decoding.records.proposal import Proposal
 from decoding.records.request import CompareRequest
 
 from .runs import make_costs
@@ -94,9 +95,9 @@ def test_coupled_choices_agree_as_often_as_the_bound_says():
 def test_greedy_accepts_the_common_prefix():
     rule = Greedy(5)
     logits = np.eye(5, 7, dtype=np.float32)[[3, 1, 4, 2]]  # first choices 3 1 4 2
-    assert rule.verify(logits, [3, 1, 4], 0) == (3, 2)
-    assert rule.verify(logits, [3, 0, 4], 0) == (1, 1)
-    assert rule.verify(logits[:1], [], 0) == (0, 3)
+    assert rule.verify(logits, Proposal([3, 1, 4]), 0) == (range(3), 2)
+    assert rule.verify(logits, Proposal([3, 0, 4]), 0) == (range(1), 1)
+    assert rule.verify(logits[:1], Proposal(), 0) == (range(0), 3)
 
 
 # -- speculative sampling, against exact enumeration
@@ -112,17 +113,17 @@ class WrongResidual(Sampling):
 class WrongBonus(Sampling):
     """Mutant: after full acceptance emits the target's first choice instead of a sample."""
 
-    def verify(self, logits, drafted, start):
-        n, emitted = super().verify(logits, drafted, start)
-        return (n, int(logits[-1].argmax())) if n == len(drafted) else (n, emitted)
+    def verify(self, logits, proposal, start):
+        path, emitted = super().verify(logits, proposal, start)
+        return path, int(logits[-1].argmax()) if len(path) == len(proposal.tokens) else emitted
 
 
 class AlwaysAccepts(Sampling):
     """Mutant: accepts half of the tokens that the ratio would reject."""
 
-    def verify(self, logits, drafted, start):
-        n, emitted = super().verify(logits, drafted, start)
-        return n, emitted if n == len(drafted) else drafted[n]
+    def verify(self, logits, proposal, start):
+        path, emitted = super().verify(logits, proposal, start)
+        return path, emitted if len(path) == len(proposal.tokens) else proposal.tokens[len(path)]
 
 
 class DropsUnlikely(ModelDraft):

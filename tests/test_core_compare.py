@@ -178,8 +178,8 @@ def test_a_difference_names_its_place_and_gap(monkeypatch, dtype):
     pair = ToyPair(agree=0.9)
     honest = pair.target.extend
 
-    def broken(ids):
-        logits = honest(ids)
+    def broken(ids, branches=None):
+        logits = honest(ids, branches)
         if len(ids) > 1 and pair.target.length > 20:
             logits[:, 5] = logits.max() + 1
         return logits

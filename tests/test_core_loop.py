@@ -230,7 +230,7 @@ def test_siblings_without_replacement_leave_the_target_s_distribution(q, ids, n_
             tokens.append(siblings.draw()[0])
         assert len(set(tokens)) == len(tokens)
         tree = Proposal(tokens, [-1] * len(tokens))
-        path, emitted = rule.verify_tree(rows[: len(tokens) + 1], tree, 0)
+        path, emitted = rule.verify(rows[: len(tokens) + 1], tree, 0)
         seen[tokens[path[0]] if path else emitted] += 1
         assert len(rule.draws) == len(tokens)
     chi_square = ((seen - draws * p) ** 2 / (draws * p)).sum()

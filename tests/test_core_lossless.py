@@ -43,7 +43,8 @@ def test_the_slice_means_something(pair):
 
 def test_a_wrong_acceptance_is_counted_with_its_place(pair, monkeypatch):
     reference = transformers_reference(pair.target_folder)
-    monkeypatch.setattr("decoding.loop.acceptance.agreeing", lambda drafted, choices: len(drafted))
+    all_hold = "decoding.loop.acceptance.follow"
+    monkeypatch.setattr(all_hold, lambda choices, proposal: (range(len(proposal.tokens)), choices[-1]))
     counts = last(check_lossless(pair, reference, [pair.encode_prompt(PROMPTS[0])], 24, caps=range(3, 4)))
     assert counts.different
     prompt, rule, cap, at, gap = counts.different[0]

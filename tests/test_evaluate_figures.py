@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import typer
 
-from decoding.analysis import theory
 from decoding.evaluation.report import tables_of
 from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, Figure, save_result
+from decoding.lookahead import theory
 from decoding.lookahead.base import SL_CAP
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock, with_prompts
 from viz.figures.answers import draw_static_sls

@@ -1,4 +1,4 @@
-"""Lessons as data, the recordings that they use, and the command that records what they need."""
+"""Lessons as data, and the recordings that they use."""
 
 import json
 import re
@@ -8,21 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding.backends.recorded import OF_LESSONS, RECORDINGS, read_index
 from decoding.errors import UserError
-from decoding.records.events import Event
-from decoding.records.run_file import load_run, to_plain
-from tests.page_fakes import pair_in
-from tests.runs import make_run
+from decoding.records.suites import load_lessons
 from viz.learn.lessons import (
     LESSONS,
     MAX_BYTES,
-    OWN_RECORDINGS,
     known_facts,
     lesson_faults,
     read_lesson,
+    recordings_of,
     shipped_lessons,
 )
-from viz.tools.lessons import NEEDED, Needed, missing_recordings, record
 
 
 def a_lesson(**changes):
@@ -166,31 +163,8 @@ def test_a_number_written_in_a_lesson_is_that_of_the_fact_or_the_lane_that_it_is
 # -- recordings
 
 
-class Scripted:
-    """A backend whose comparisons end with this run, or fail without one."""
-
-    def __init__(self, run=None):
-        self.run = run
-
-    def compare(self, request, cancel, run_id=None):
-        yield Event(run_id, 0, "queued", {"place": 0})
-        gone = "failed", {"message": "The draft is gone."}
-        yield Event(run_id, 1, *(("finished", {"run": to_plain(self.run)}) if self.run else gone))
-
-
-def test_a_recording_that_fails_leaves_the_old_one(tmp_path):
-    needed = Needed("mine", "Mine", "it", {"prompt": "any text", "lanes": ["autoregressive", "static:5"]})
-    pair = pair_in(tmp_path)
-    record(needed, pair, Scripted(make_run(identifier="other")), tmp_path)
-    assert load_run(tmp_path / "mine.json").id == "mine"
-    before = (tmp_path / "mine.json").read_bytes()
-    with pytest.raises(UserError, match="The draft is gone"):
-        record(needed, pair, Scripted(), tmp_path)
-    assert (tmp_path / "mine.json").read_bytes() == before
-
-
-def test_a_recording_that_a_lesson_names_and_that_is_missing_is_named(tmp_path):
-    assert missing_recordings(OWN_RECORDINGS, shipped_lessons()) == []
-    missing = missing_recordings(tmp_path, shipped_lessons())
-    assert "The lesson tree names the recording lesson-tree, which is missing." in missing
-    assert len(missing) == len(NEEDED), "the command records all that the showcase lacks"
+def test_every_recording_that_a_lesson_names_is_there():
+    showcase, own = ({info.id for info in read_index(folder)} for folder in (RECORDINGS, OF_LESSONS))
+    named = set().union(*map(recordings_of, shipped_lessons()))
+    assert own <= named <= showcase | own
+    assert own == {prompt.id for prompt in load_lessons()}, "the command records all that the showcase lacks"

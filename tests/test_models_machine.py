@@ -28,7 +28,7 @@ def timed_by(monkeypatch, choices, seconds_of) -> list[int]:
     monkeypatch.setattr(threads_module, "perf_counter", lambda: now[0])
     monkeypatch.setattr(threads_module, "thread_choices", lambda: choices)
 
-    def extend(self, ids):
+    def extend(self, ids, branches=None):
         tried.append(self.info.threads)
         now[0] += seconds_of(self.info.threads)
         return self._read(ids)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from decoding.backends.recorded import RecordedBackend
+from decoding.backends.recorded import OF_LESSONS, RecordedBackend
 from decoding.errors import UserError
 from decoding.records.proposal import depths_of
 from decoding.records.run_file import run_from_json, run_to_json, save_run
 from viz.export import run_csv
-from viz.learn.lessons import OWN_RECORDINGS, shipped_lessons
+from viz.learn.lessons import shipped_lessons
 from viz.learn.tab import learn_answers
 from viz.player.details import token_details
 from viz.server_functions import answers
@@ -267,7 +267,7 @@ def test_a_run_comes_with_what_its_replay_needs(learn):
 
 
 def test_the_lessons_runs_open_in_the_race_too(learn):
-    for info in RecordedBackend(OWN_RECORDINGS).recordings():
+    for info in RecordedBackend(OF_LESSONS).recordings():
         asked = [{"run": info.id, "kind": kind} for kind in ("payload", "learn")]
         race, lesson = [learn["open_run"](query)["payload"] for query in asked]
         assert race["shows"] == info.shows and lesson["title"] == info.title

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.analysis import metrics, theory
+from decoding.analysis import metrics
 from decoding.analysis.counts import Counts, counts
 from decoding.analysis.lane_figures import lane_figures
 from decoding.analysis.metrics import predicted_cost, speedup
 from decoding.analysis.run_costs import _line, _met, run_costs
 from decoding.analysis.whatif import simulate_lane, sweep
 from decoding.errors import UserError
+from decoding.lookahead import theory
 from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Guesses, Iteration, Repeat, Run, Token, Trace, Verdict
 from tests.runs import add_draft, make_run, untimed

@@ -13,14 +13,13 @@ from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from decoding.backends.recorded import RecordedBackend, RecordingInfo
+from decoding.backends.recorded import OF_LESSONS, RecordedBackend, RecordingInfo
 from decoding.errors import UserError, explained
 from decoding.files import ProcessFolder, cache_folder, write_whole
 from decoding.records.events import IDENTIFIER, new_id
 from decoding.records.run_file import load_run, run_to_json
 from decoding.records.trace import Run
 
-from .learn.lessons import OWN_RECORDINGS
 from .opened import JOBS, Sandbox
 from .player.payload import Origin
 
@@ -69,7 +68,7 @@ class RunStore:
     def __init__(
         self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM, most_bytes: int = KEEP_BYTES
     ) -> None:
-        self.recorded, self.of_lessons = recorded, RecordedBackend(OWN_RECORDINGS)
+        self.recorded, self.of_lessons = recorded, RecordedBackend(OF_LESSONS)
         self.sandbox = Sandbox()
         self.shared = SharedRuns()
         self._folder = ProcessFolder("speculoscope-runs-")

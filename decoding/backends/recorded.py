@@ -19,7 +19,7 @@ from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..records.events import IDENTIFIER, RawEvents
 from ..records.fingerprint import fingerprint
 from ..records.pairs import PairDescription, describe_pairs
-from ..records.request import DEFAULT_LANES, CompareRequest
+from ..records.request import DEFAULT_LANES, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_to_json, save_run
 from ..records.suites import Prompt
 from ..records.trace import Run
@@ -27,7 +27,9 @@ from .base import Backend
 
 log = logging.getLogger(__name__)
 
-RECORDINGS = Path(__file__).resolve().parent.parent.parent / "recordings"
+ROOT = Path(__file__).resolve().parents[2]
+RECORDINGS = ROOT / "recordings"
+OF_LESSONS = ROOT / "lessons" / "recordings"  # runs that lessons need and the showcase does not contain
 INDEX = "index.json"
 MAX_BYTES = 600_000
 NOTHING_LIVE = "Only recorded results are shown here. To measure new ones, start the program without --recorded."
@@ -173,17 +175,14 @@ def write_index(folder: Path, infos: list[RecordingInfo]) -> None:
 
 
 def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, repeats: int) -> CompareRequest:
-    """The comparison to record for ``prompt``, with the policies that were fitted for ``pair``."""
+    """The comparison to record for ``prompt``, whose own settings come first, with the policies that were fitted for
+    ``pair``. Raises UserError for settings that cannot run.
+    """
     lanes = [parse_lane(text) for text in prompt.lanes or DEFAULT_LANES]
     texts = [lane.text if _is_there(lane, pair) else stand_in(lane) for lane in lanes]
-    return CompareRequest(
-        prompt=prompt.prompt,
-        picture=prompt.picture,
-        pair=pair.name,
-        lanes=list(dict.fromkeys(texts)),
-        max_new_tokens=max_new_tokens,
-        repeats=repeats,
-    )
+    settings: dict[str, Any] = {"prompt": prompt.prompt, "picture": prompt.picture, "pair": pair.name}
+    settings |= {"lanes": list(dict.fromkeys(texts)), "max_new_tokens": max_new_tokens, "repeats": repeats}
+    return request_from_dict(settings | prompt.settings)
 
 
 def _is_there(lane: Lane, pair: PairDescription) -> bool:

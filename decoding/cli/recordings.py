@@ -1,4 +1,4 @@
-"""``python -m decoding recordings``: record the showcase again, or list what is stale."""
+"""``python -m decoding recordings``: record the showcase or the lessons' runs again, or list what is stale."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.text import Text
 from ..backends.jobs import FittedJobs
 from ..backends.recorded import (
     MAX_BYTES,
+    OF_LESSONS,
     RECORDINGS,
     order_index,
     plan_recording,
@@ -21,7 +22,7 @@ from ..backends.recorded import (
 )
 from ..errors import UserError
 from ..records.pairs import PairDescription, find_pair
-from ..records.suites import Prompt, load_showcase
+from ..records.suites import Prompt, load_lessons, load_showcase
 from .console import CANCELLED, MaxNewTokens, Repeats, cancel_on_interrupt, err, make_folder, out
 
 
@@ -31,21 +32,23 @@ def recordings(
     max_new_tokens: MaxNewTokens = 128,
     repeats: Repeats = 5,
     pair: Annotated[str, typer.Option(help="The pair to record with, from models/.")] = "",
-    folder: Annotated[Path, typer.Option(help="The folder of the recordings.")] = RECORDINGS,
+    lessons: Annotated[bool, typer.Option("--lessons", help="The runs that lessons need, not the showcase.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="The folder of the recordings; default: theirs.")] = None,
 ) -> None:
     """Record the showcase prompts, for the page's first paint and for visitors without a GPU."""
     described = find_pair(pair)
-    prompts = load_showcase(described.chat)
+    prompts, all_there = (load_lessons(),) * 2 if lessons else (load_showcase(described.chat), load_showcase())
+    folder = folder or (OF_LESSONS if lessons else RECORDINGS)
     if described.kind != "embedded":
         raise UserError("Recordings need a pair whose weights are in models/: train one, or name one with --pair.")
     if check:
-        raise typer.Exit(_check(folder, prompts, described))
+        raise typer.Exit(_check(folder, prompts, described, all_there))
     chosen = _choose(prompts, only)
     make_folder(folder)
     _check_others(folder, chosen, described)
     with cancel_on_interrupt() as cancel:
         done = _record(chosen, described, folder, cancel, max_new_tokens, repeats)
-    order_index(folder, load_showcase())
+    order_index(folder, all_there)
     if done < len(chosen):
         err.print(f"Cancelled: {done} of {len(chosen)} were recorded; the others are unchanged.")
         raise typer.Exit(CANCELLED)
@@ -60,8 +63,8 @@ def _check_others(folder: Path, prompts: list[Prompt], pair: PairDescription) ->
         raise UserError(f"{folder} has these prompts' recordings of {names}: name another --folder.")
 
 
-def _check(folder: Path, prompts: list[Prompt], pair: PairDescription) -> int:
-    stale = stale_recordings(folder, prompts, pair, load_showcase())
+def _check(folder: Path, prompts: list[Prompt], pair: PairDescription, all_there: list[Prompt]) -> int:
+    stale = stale_recordings(folder, prompts, pair, all_there)
     for sentence in stale:
         out.print(Text(sentence))
     out.print(f"{len(stale)} of {len(prompts)} recordings are stale." if stale else "All recordings are fresh.")
@@ -72,7 +75,7 @@ def _choose(prompts: list[Prompt], only: list[str] | None) -> list[Prompt]:
     names = [prompt.id for prompt in prompts]
     for name in only or []:
         if name not in names:
-            raise UserError(f"There is no showcase prompt '{name}'. There are: {', '.join(names)}.")
+            raise UserError(f"There is no such prompt as '{name}'. There are: {', '.join(names)}.")
     return [prompt for prompt in prompts if not only or prompt.id in only]
 
 

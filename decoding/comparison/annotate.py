@@ -144,12 +144,9 @@ class _Reader:
 
     def read_dropped(self, iteration: RawIteration) -> None:
         """Views after a rejected token, for the dropped tokens."""
-        above = {node for index in range(len(iteration.drafted)) for node in rejected_above(iteration, index)}
-        for index in range(iteration.n_accepted, len(iteration.drafted)):
-            if index not in above:  # the end of a branch
-                wrong = [*rejected_above(iteration, index), index]
-                leaves = depth_of(iteration, wrong[0])
-                self._read_wrong(iteration.start + leaves, [iteration.drafted[node] for node in wrong])
+        for branch in branches_of(iteration):
+            wrong = [iteration.drafted[node] for node in branch if node >= iteration.n_accepted]
+            self._read_wrong(iteration.start + len(branch) - len(wrong), wrong)
 
     def _read_wrong(self, at: int, wrong: list[int]) -> None:
         """Views after each of the tokens ``wrong``, which follow the text before output position ``at``."""
@@ -185,7 +182,7 @@ def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int]
     positive = probabilities[possible]
     best = np.argpartition(positive, -top)[-top:] if top < len(positive) else np.arange(len(positive))
     best = possible[best[np.argsort(-positive[best], kind="stable")]]
-    choice = rule.choices(row[None], position)[0] if isinstance(rule, Coupling) else int(shaped.argmax())
+    choice = rule.choices(row[None], [position])[0] if isinstance(rule, Coupling) else int(shaped.argmax())
     return View(
         choice=choice,
         entropy=_short(max(0.0, float(-(positive * np.log(positive)).sum()))),
@@ -200,7 +197,7 @@ def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
     for iteration in raw:
         for index, token in enumerate(iteration.drafted):
             if not rejected_above(iteration, index):
-                found.setdefault(iteration.start + depth_of(iteration, index), set()).add(token)
+                found.setdefault(iteration.start + len(above(iteration, index)), set()).add(token)
         if iteration.emitted is not None:
             found.setdefault(iteration.start + iteration.n_accepted, set()).add(iteration.emitted)
     return found
@@ -240,7 +237,7 @@ def _fill_scores(iteration: Iteration, replay: Replay, policy: str) -> None:
 
 def _drafted_token(raw: RawIteration, index: int, target: Views, seen: Views | None, draft: str | None) -> Token:
     wrong = tuple(raw.drafted[node] for node in rejected_above(raw, index))
-    key = (raw.start + depth_of(raw, index), wrong)
+    key = (raw.start + len(above(raw, index)), wrong)
     token = Token(id=raw.drafted[index], fate=fate_of(raw, index))
     _describe(token, target.get(key), None if seen is None else seen.get(key))
     if seen is None and draft is not None:  # no model: its first choice is what it proposed
@@ -280,17 +277,12 @@ def branches_of(raw: RawIteration) -> list[list[int]]:
 
 def rejected_above(raw: RawIteration, index: int) -> list[int]:
     """Of the guesses above ``index``, those that were not accepted, in the order of the text."""
-    parents, wrong = parents_in(raw.parents, len(raw.drafted)), list[int]()
-    while (index := parents[index]) >= raw.n_accepted:
-        wrong.append(index)
-    return wrong[::-1]
+    return [node for node in above(raw, index) if node >= raw.n_accepted]
 
 
-def depth_of(raw: RawIteration, index: int) -> int:
-    """Number of guesses above the guess ``index``."""
-    wrong = rejected_above(raw, index)
-    accepted = parents_in(raw.parents, len(raw.drafted))[wrong[0] if wrong else index]  # of those, each is one deeper
-    return accepted + 1 + len(wrong)
+def above(raw: RawIteration, index: int) -> list[int]:
+    """The guesses that the guess ``index`` follows, in the order of the text."""
+    return path_to(parents_in(raw.parents, len(raw.drafted)), index)[:-1]
 
 
 def fate_of_emitted(raw: RawIteration) -> Fate:

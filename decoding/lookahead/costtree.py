@@ -21,6 +21,7 @@ from ..records.trace import Costs
 from .base import SL_CAP, TREE_CAP, DraftState, LaneContext, TreePolicy
 from .costaware import rises_of
 from .spec import PolicySpec
+from .theory import expected_tokens
 
 RECENT = 0.05  # weight of the latest place in r, and of the latest iteration in lam
 EXPECTED = 0.7  # r before anything was verified
@@ -83,13 +84,8 @@ class CostTree(TreePolicy):
 
 def _expected_iteration(costs: Costs, draft: str) -> tuple[float, float]:
     """Cost and tokens of an iteration of the best fixed SL, 0 included, if guesses hold with the chance EXPECTED."""
-    tries = [(costs.iteration(n, draft if n else None), expected_tokens(n)) for n in range(SL_CAP + 1)]
+    tries = [(costs.iteration(n, draft if n else None), expected_tokens(EXPECTED, n)) for n in range(SL_CAP + 1)]
     return min(tries, key=lambda one: one[0] / one[1])
-
-
-def expected_tokens(n: int) -> float:
-    """1 + a + ... + a^n, with a = EXPECTED."""
-    return (1.0 - EXPECTED ** (n + 1)) / (1.0 - EXPECTED)
 
 
 SPEC = PolicySpec(

@@ -6,7 +6,7 @@ All rules see logits over the shared vocabulary only, since model families pad i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from .sampling import Shaping, gumbel_noise, softmax, softmax_of_row
 UNSHAPED = Shaping()
 LEAST_MASS = 1e-6  # of a distribution from which a further sibling is drawn
 Draws = list[tuple[float, float] | None] | None
+Verified = tuple[Sequence[int], int]
 
 
 class AcceptanceRule(ABC):
@@ -52,21 +53,15 @@ class AcceptanceRule(ABC):
         """Records that the draft proposes ``token`` with probability 1 (n-gram)."""
 
     @abstractmethod
-    def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
-        """The number of accepted tokens of ``drafted``, and the target's own token after them.
-
-        logits: [len(drafted) + 1, vocab] of the target; ``start``: output position of the first drafted token.
-        """
-
-    @abstractmethod
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         """The draft's choices for output ``position`` of a tree, below ``node`` (-1: the text). As for ``propose``."""
 
     @abstractmethod
-    def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
-        """The accepted path of a tree, as indices of its tokens, and the target's own token after it.
+    def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
+        """The accepted path of ``proposal``, as indices of its tokens, and the target's own token after it.
 
-        logits: [len(tree.tokens) + 1, vocab] of the target, after the text and after each token.
+        logits: [len(proposal.tokens) + 1, vocab] of the target, after the text and after each token; ``start``: the
+        output position after the text.
         """
 
 
@@ -115,24 +110,18 @@ def within(scores: np.ndarray, reach: float) -> np.ndarray:
     return np.flatnonzero(scores >= scores[scores.argmax()] - reach)
 
 
-def follow(choices: list[int], tree: Proposal) -> tuple[list[int], int]:
-    """Walks down a tree along the target's ``choices``, after the text and after each token."""
-    assert tree.parents is not None
-    below = {(parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens))}
+def follow(choices: list[int], proposal: Proposal) -> Verified:
+    """Walks along the target's ``choices``, after the text and after each token, as far as ``proposal`` has them."""
+    if proposal.parents is None:
+        n = next((i for i, token in enumerate(proposal.tokens) if token != choices[i]), len(proposal.tokens))
+        return range(n), choices[n]
+    below = {(parent, token): node for node, (parent, token) in enumerate(zip(proposal.parents, proposal.tokens))}
     path: list[int] = []
     node = below.get((-1, choices[0]))
     while node is not None:
         path.append(node)
         node = below.get((node, choices[node + 1]))
     return path, choices[path[-1] + 1 if path else 0]
-
-
-def agreeing(drafted: list[int], choices: list[int]) -> int:
-    """Length of the common prefix of the draft's and the target's choices."""
-    for index, token in enumerate(drafted):
-        if token != choices[index]:
-            return index
-    return len(drafted)
 
 
 class Greedy(AcceptanceRule):
@@ -144,19 +133,14 @@ class Greedy(AcceptanceRule):
         row = row[: self.vocab_size]
         return int(row.argmax()), row
 
-    def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
-        choices = logits[:, : self.vocab_size].argmax(axis=1).tolist()
-        n_accepted = agreeing(drafted, choices)
-        return n_accepted, choices[n_accepted]
+    def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
+        return follow(logits[:, : self.vocab_size].argmax(axis=1).tolist(), proposal)
 
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         row = row[: self.vocab_size]
         places = within(row, REACH / SHARPNESS)
         near = row[places]
         return Ranked(places if ids is None else ids[places], near, softmax_of_row(near * np.float32(SHARPNESS)))
-
-    def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
-        return follow(logits[:, : self.vocab_size].argmax(axis=1).tolist(), tree)
 
 
 class Coupling(AcceptanceRule):
@@ -178,10 +162,10 @@ class Coupling(AcceptanceRule):
         shaped, noise = self.shape(row), self._noise[position]
         return int((shaped + (noise if ids is None else noise[ids])).argmax()), shaped
 
-    def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
-        choices = self.choices(logits, start)
-        n_accepted = agreeing(drafted, choices)
-        return n_accepted, choices[n_accepted]
+    def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
+        if proposal.parents is None:
+            return follow(self.choices(logits, slice(start, start + len(logits))), proposal)
+        return follow(self.choices(logits, [start, *(start + depth + 1 for depth in proposal.depths)]), proposal)
 
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         shaped, noise = self.shape(row), self._noise[position]
@@ -189,15 +173,9 @@ class Coupling(AcceptanceRule):
         places = within(noisy, REACH)
         return Ranked(places if ids is None else ids[places], noisy[places], softmax_of_row(shaped)[places])
 
-    def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
-        positions = np.array([0, *(depth + 1 for depth in tree.depths)]) + start
-        noisy = self.shape(logits) + self._noise[positions]
-        return follow(noisy.argmax(axis=1).tolist(), tree)
-
-    def choices(self, logits: np.ndarray, start: int) -> list[int]:
-        """First choices under the noise from output position ``start`` on, one per row of ``logits``."""
-        noisy = self.shape(logits) + self._noise[start : start + len(logits)]
-        return noisy.argmax(axis=1).tolist()
+    def choices(self, logits: np.ndarray, positions: slice | list[int]) -> list[int]:
+        """First choices under the noise of these output positions, one per row of ``logits``."""
+        return (self.shape(logits) + self._noise[positions]).argmax(axis=1).tolist()
 
 
 @dataclass(slots=True)
@@ -276,8 +254,14 @@ class Sampling(AcceptanceRule):
     def propose_certain(self, token: int) -> None:
         self._proposals.append(None)
 
-    def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+    def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
         p = softmax(self.shape(logits))
+        if proposal.parents is None:
+            n_accepted, token = self._verify_chain(p, proposal.tokens)
+            return range(n_accepted), token
+        return self._verify_tree(p, proposal.tokens, proposal.parents)
+
+    def _verify_chain(self, p: np.ndarray, drafted: list[int]) -> tuple[int, int]:
         proposals, self._proposals = self._proposals, []
         draws: list[tuple[float, float] | None] = []
         self.draws = draws
@@ -294,15 +278,14 @@ class Sampling(AcceptanceRule):
         self._drawn[node] = drawn = _Drawn(softmax(self.shape(row)), ids, self._sample)
         return drawn
 
-    def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
+    def _verify_tree(self, p: np.ndarray, tokens: list[int], parents: list[int]) -> tuple[list[int], int]:
         """SpecInfer's multi-step speculative sampling (Miao et al. 2024, Algorithm 2), for siblings drawn without
         replacement, as in recursive rejection sampling (Jeon et al. 2024): after each rejected sibling p becomes
         norm(max(0, p - q)), and q loses the sibling.
         """
-        assert tree.parents is not None
-        p, below = softmax(self.shape(logits)), children_of(tree.parents)
+        below = children_of(parents)
         drawn, self._drawn = self._drawn, {}
-        draws: list[tuple[float, float] | None] = [None] * len(tree.tokens)
+        draws: list[tuple[float, float] | None] = [None] * len(tokens)
         self.draws = draws
         path: list[int] = []
         node = -1
@@ -310,7 +293,7 @@ class Sampling(AcceptanceRule):
             left, accepted = p[node + 1], -1
             for child in below[node]:
                 q = drawn[node].distribution(len(left))
-                token = tree.tokens[child]
+                token = tokens[child]
                 probability = min(1.0, float(left[token] / q[token]))
                 draw = self._uniform()
                 draws[child] = probability, draw

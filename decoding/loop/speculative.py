@@ -11,7 +11,7 @@ from ..engines.cuda import CudaModel
 from ..engines.inputs import Branches, EncodedPrompt, already_in_place
 from ..lookahead.base import DraftState, LookaheadPolicy, TreePolicy
 from ..records.trace import Finish, StopReason
-from .acceptance import AcceptanceRule, Draws, agreeing, follow
+from .acceptance import AcceptanceRule, Draws, Verified, follow
 from .clock import DRAFT, POLICY, VERIFY, Clock, Times
 from .device_drafting import DeviceDraft, works_on_device
 from .drafting import DraftSource, States
@@ -192,46 +192,37 @@ def _propose(
     return bound, decisions
 
 
-def verify_on_host(
-    target: CachedModel, rule: AcceptanceRule, last: int, state: DraftState
-) -> tuple[Sequence[int], int]:
+def verify_on_host(target: CachedModel, rule: AcceptanceRule, last: int, state: DraftState) -> Verified:
     """The target reads the text's ``last`` token and the proposals. The rule decides by their logits, on the host: this
     works with every engine and rule.
 
     Returns the indices of the accepted ones, in the order of the text, and the target's own token after them.
     """
-    ids = [last, *state.tokens]
+    logits = target.extend([last, *state.tokens], _branches(target, state))
+    return rule.verify(as_rows(logits), state, state.start)
+
+
+def _branches(target: CachedModel, state: DraftState) -> Branches | None:
+    """Where the text's last token and a tree below it stand; None for a chain."""
     if state.parents is None:
-        n_accepted, token = rule.verify(as_rows(target.extend(ids)), state.tokens, state.start)
-        return range(n_accepted), token
-    return rule.verify_tree(as_rows(target.extend(ids, _branches(target, state.parents))), state, state.start)
-
-
-def _branches(target: CachedModel, parents: Sequence[int]) -> Branches:
-    """Where the text's last token and a tree below it stand."""
-    return Branches.below(target.length, [-1, *(parent + 1 for parent in parents)])
+        return None
+    return Branches.below(target.length, [-1, *(parent + 1 for parent in state.parents)])
 
 
 def verify_on_device(
     target: CudaModel, draft: DraftSource | None, vocab_size: int, last: int, state: DraftState
-) -> tuple[Sequence[int], int]:
+) -> Verified:
     """Greedy acceptance on the target's device: only ids are copied to the host, never logits."""
-    if state.parents is not None:
-        return follow(target.choices([last, *state.tokens], vocab_size, _branches(target, state.parents)), state)
     waiting = draft.take_waiting() if isinstance(draft, DeviceDraft) else None
     if waiting is None:
-        choices = target.choices([last, *state.tokens], vocab_size)
-        n_accepted = agreeing(state.tokens, choices)
-    else:
-        tokens, choices, n_accepted = target.verify_planned(last, waiting.drafted, vocab_size)
-        state.tokens[:] = waiting.cut(tokens)
-        n_accepted = min(n_accepted, len(state.tokens))
+        return follow(target.choices([last, *state.tokens], vocab_size, _branches(target, state)), state)
+    tokens, choices, n_accepted = target.verify_planned(last, waiting.drafted, vocab_size)
+    state.tokens[:] = waiting.cut(tokens)
+    n_accepted = min(n_accepted, len(state.tokens))
     return range(n_accepted), choices[n_accepted]
 
 
-def make_verifier(
-    target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule
-) -> partial[tuple[Sequence[int], int]]:
+def make_verifier(target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule) -> partial[Verified]:
     """How the target's engine verifies by the rule."""
     if works_on_device(target, rule):
         return partial(verify_on_device, target, draft, rule.vocab_size)

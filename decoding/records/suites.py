@@ -2,15 +2,15 @@
 
 The suites of the small pair are ``code``, ``prose``, ``tests`` and ``structured`` (from files that
 it was not trained on), with the splits ``train``, ``validation`` and ``test``; ``showcase`` has a few prompts that
-look good on the page. The papers' data sets are in the cache folder after ``python -m decoding suites fetch``. Any
-other file there is a suite, too.
+look good on the page, and ``lessons`` those of the runs that lessons need besides. The papers' data sets are in the
+cache folder after ``python -m decoding suites fetch``. Any other file there is a suite, too.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ PICTURES = ("pictures",)  # questions about scenes
 PAPERS = ("humaneval", "gsm8k", "mbpp", "mtbench")
 SPLITS = ("train", "validation", "test")
 SHOWCASE, SHOWCASE_CHAT = "showcase", "showcase-chat"  # of the small pair; of the chat pair
+LESSONS = "lessons"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,11 @@ class Prompt:
     """One prompt. A line needs the prompt alone: every third one is for validation then, the others are for the test.
 
     ``source`` is the origin of its text; ``picture``, as in a request, stands before it. Only showcase
-    prompts have the four fields between.
+    prompts, and those of lessons, have the fields between.
 
     ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that demonstrate
-    it, empty if the default lanes do; ``point`` is the lane that the first sentence is about, "" for the fastest.
+    it, empty if the default lanes do; ``point`` is the lane that the first sentence is about, "" for the fastest;
+    ``settings`` are further ones of the run that is recorded.
     """
 
     id: str
@@ -47,6 +49,7 @@ class Prompt:
     lanes: tuple[str, ...] = ()
     point: str = ""
     picture: str = ""
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 def load_suite(name: str, split: str | None = None, limit: int | None = None) -> list[Prompt]:
@@ -80,7 +83,7 @@ def suite_names(name: str) -> tuple[str, ...]:
     """
     sets = {"all": SUITES, "papers": PAPERS}
     names = sets.get(name) or tuple(dict.fromkeys(part.strip() for part in name.split(",")))
-    known = *SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT, *_own_suites()
+    known = *SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT, LESSONS, *_own_suites()
     for one in names:
         if one not in known:
             raise UserError(f"There is no prompt suite {one[:40]!r}. Suites: {', '.join(known)}, all, papers.")
@@ -89,7 +92,7 @@ def suite_names(name: str) -> tuple[str, ...]:
 
 def _own_suites() -> list[str]:
     """Files that somebody has added."""
-    shipped = {*SUITES, *CHAT, *PICTURES, SHOWCASE, SHOWCASE_CHAT}
+    shipped = {*SUITES, *CHAT, *PICTURES, SHOWCASE, SHOWCASE_CHAT, LESSONS}
     return sorted(path.stem for path in FOLDER.glob("*.jsonl") if path.stem not in shipped)
 
 
@@ -115,6 +118,11 @@ def load_showcase(chat: bool | None = None) -> list[Prompt]:
     """
     names = {True: [SHOWCASE_CHAT], False: [SHOWCASE], None: [SHOWCASE_CHAT, SHOWCASE]}[chat]
     return [prompt for name in names for prompt in _read(name)]
+
+
+def load_lessons() -> list[Prompt]:
+    """The prompts of the runs that lessons need and the showcase does not contain."""
+    return _read(LESSONS)
 
 
 def _read(name: str) -> list[Prompt]:

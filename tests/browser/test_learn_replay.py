@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from decoding.analysis import metrics, theory
+from decoding.analysis import metrics
 from decoding.analysis.whatif import simulate_lane
+from decoding.lookahead import theory
 from decoding.lookahead.spec import all_specs
 from decoding.records.text import whole_text
 from tests.learn_vectors import LANES, make_tuned, make_vectors

@@ -19,7 +19,6 @@ from decoding.errors import UserError, first_fault
 from decoding.lookahead.lanes import parse_lane
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
-OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showcase does not contain
 MAX_BYTES = 200_000
 LANE_WORDS = ("fast", "slow", "wrong", "plain")  # names for lanes that every run has
 

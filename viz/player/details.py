@@ -6,7 +6,7 @@ from typing import Any
 
 from decoding.analysis.seen import decides, log_probability
 from decoding.errors import UserError
-from decoding.records.proposal import path_to
+from decoding.records.proposal import parents_in, path_to
 from decoding.records.text import pieces
 from decoding.records.trace import Iteration, Run, Token, Trace
 
@@ -71,7 +71,7 @@ def _where(trace: Trace, it: Iteration, iteration: int, index: int) -> str:
 
 def _above(it: Iteration, index: int) -> list[int]:
     """The guesses that the guess ``index`` follows."""
-    return list(range(index)) if it.parents is None else path_to(it.parents, index)[:-1]
+    return path_to(parents_in(it.parents, it.n_drafted), index)[:-1]
 
 
 def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
