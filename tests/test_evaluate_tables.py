@@ -114,6 +114,16 @@ def test_a_ratio_of_proportional_sums_has_no_spread():
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
 
 
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(3)
+    covered = 0
+    for seed in range(200):
+        below = rng.uniform(1, 2, 40)
+        found = Bootstrap(40, draws=300, seed=seed).ratio(below * rng.normal(2.0, 0.4, 40), below)
+        covered += found.low <= 2.0 <= found.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
 def test_a_paired_cut_is_narrower_than_its_parts():
     rng = np.random.default_rng(0)
     theirs = rng.uniform(1, 20, 60)
