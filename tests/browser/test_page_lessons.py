@@ -15,7 +15,7 @@ from viz.player.payload import run_payload
 from viz.store import RunStore
 
 from .conftest import LEARN
-from .opening import wait_until
+from .opening import PHONE, wait_until
 from .pointing import download, open_text, serious_light_or_dark
 
 
@@ -222,6 +222,17 @@ def test_a_lesson_is_saved_as_one_file_that_works_alone(there, opened):
     assert alone.locator(".sl-lesson h2").inner_text() == lesson_named("one-sl")["steps"][0]["title"]
     alone.locator(".sl-turn .sl-main").click()
     assert alone.locator(".sl-lesson h2").inner_text() == lesson_named("one-sl")["steps"][1]["title"]
+
+
+def test_an_iteration_of_many_guesses_scrolls_beside_its_lesson_on_a_phone(opened):
+    lesson = lesson_named("ten-steps")
+    page = opened(export_lesson(lesson, run_payload(first_run(), details=True)), **PHONE)
+    for _ in range(3):
+        page.locator(".sl-turn .sl-main").tap()
+    assert page.evaluate(
+        "(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)(document.querySelector('.sl-board'))"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_axe_finds_nothing_serious_light_or_dark(opened):
