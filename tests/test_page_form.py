@@ -242,6 +242,7 @@ def test_a_recording_with_lanes_of_another_program_is_an_example_without_them(tm
         ("Banana 3", None, "There is no lane “Banana 3”. There are Plain, Static,"),
         ("STATIC:7", "static:7", ""),
         ("Static 77", None, "The SL must be a whole number"),
+        ("Static 2", "static:2", ""),  # and not the one label that begins so
         ("Static", None, "The SL must be a whole number"),  # several labels begin so
     ],
 )

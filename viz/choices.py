@@ -112,8 +112,10 @@ def read_lanes(typed: Sequence[str], choices: Sequence[tuple[str, str]]) -> tupl
     for text in (one.strip() for one in typed):
         holding = [(label.lower(), lane) for label, lane in choices if len(text) > 2 and text.lower() in label.lower()]
         begun = [lane for label, lane in holding if label.startswith(text.lower())] or [lane for _, lane in holding]
-        lane = begun[0] if len(begun) == 1 else lane_of_name(text)
-        lane = lane if spec_of(lane) else lane.lower()
+        named = lane_of_name(text)
+        named = named if spec_of(named) else named.lower()
+        is_whole = ":" in named and not _fault_of(named)  # "Static 2" is not the beginning of "Static 20"
+        lane = begun[0] if len(begun) == 1 and not is_whole else named
         if not (why := _fault_of(lane)):
             found.append(lane)
         elif spec_of(lane):

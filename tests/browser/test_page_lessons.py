@@ -190,6 +190,15 @@ def test_a_presenter_needs_keys_only_and_answers_wait(there):
         if page.locator(".sl-lesson-text h2").inner_text() != title:
             break
     assert page.locator(".sl-lesson-text h2").inner_text() == "When all guesses hold: the bonus"
+    page.set_viewport_size({"width": 640, "height": 360})
+    page.keyboard.press("End")
+    wait_until(page, "document.querySelector('.sl-presenting').scrollTop > 0")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    while not page.locator(".sl-end").count():
+        page.keyboard.press("PageDown")
+    last = lesson_named("ten-steps")["steps"][-1]["title"]
+    page.keyboard.press("ArrowLeft")
+    wait_until(page, f"document.querySelector('.sl-lesson-text h2')?.textContent === {json.dumps(last)}")
     page.keyboard.press("Escape")
     assert page.locator(".sl-presenting").count() == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from decoding.evaluation.results import STATIC_OPT, EvaluationResult
+from decoding.records.text import counted
 
 from ..player.names import lane_name
 from .drawing import DOTTED, INK, Drawing
@@ -44,9 +45,9 @@ def draw_static_sls(result: EvaluationResult) -> Drawing:
 def static_sentence(result: EvaluationResult, found: dict[int, float]) -> str:
     """The fixed SL that validation chose, its speedup on the test prompts, and what the longest one would give."""
     count, static = result.setting.validation_prompts, result.find("speedup", STATIC_OPT)
-    text = f"SL {result.static_opt}, chosen on {count} validation prompts"
+    text = f"SL {result.static_opt}, chosen on {counted(count, 'validation prompt')}"
     if static is not None:
-        text += f", makes decoding {static.value:.2f} times as fast over {static.n} test prompts (simulated)"
+        text += f", makes decoding {static.value:.2f} times as fast over {counted(static.n, 'test prompt')} (simulated)"
     longest = max(found, default=result.static_opt)
     if longest == result.static_opt:
         return f"{text}."

@@ -36,7 +36,8 @@ def write_html(report: Report, folder: Path) -> Path:
 def whole_page(title: str, content: dict[str, Any]) -> str:
     """A tab's ``content`` (:meth:`.report.Report.content`) as one file that needs no other; every text is escaped."""
     library = f"<script>{plotly.offline.get_plotlyjs()}</script>"
-    head = f'<meta charset="utf-8">{_element("title", title)}<style>{STYLE}</style>{library}'
+    window = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    head = f'<meta charset="utf-8">{window}{_element("title", title)}<style>{STYLE}</style>{library}'
     body = [_element("h1", title), _element("p", content["stamp"]), *map(_section, content["sections"])]
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(body)}</body></html>'
 

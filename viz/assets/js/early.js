@@ -30,10 +30,10 @@ function isDark(theme) {
   return theme === "dark" || (theme !== "light" && window.matchMedia("(prefers-color-scheme: dark)").matches);
 }
 
-/** After a reload, what the tab had on screen: {run, underway, timed}; {} without one, or where the link names a run itself. */
+/** After a reload, or on the way back, what the tab had on screen: {run, underway, timed}; {} without one, or where the link names a run itself. */
 export function reloaded(query) {
   const [{ type } = {}] = performance.getEntriesByType("navigation");
-  return type !== "reload" || packedRun() || ["run", "learn"].some((name) => query.has(name)) ? {} : memoryOfTab.read("race", {});
+  return !["reload", "back_forward"].includes(type) || packedRun() || ["run", "learn"].some((name) => query.has(name)) ? {} : memoryOfTab.read("race", {});
 }
 
 /** Plays it, unless the link names another run or a lesson, or the tab had another on screen. */

@@ -201,7 +201,7 @@ class Race {
 
   startLive() {
     this.root.hidden = false;
-    if (isNarrow()) this.root.scrollIntoView({ block: "start" });
+    if (isNarrow() || this.root.getBoundingClientRect().top > innerHeight) this.root.scrollIntoView({ block: "start" });
     this.started = true;
     leaveLink();
     this.begun(this.live);

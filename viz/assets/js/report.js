@@ -74,8 +74,15 @@ class Report {
     memoryOfTab.write(this.going, false);
     this.status.say("The measurement in progress ended when this page was left or reloaded. "
       + "Its texts are kept: if you start it again with the same settings, only the rest is measured again.");
-    const start = () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click();
-    this.status.offer("Start again", start, whenFilledIn(this.name));
+    this.status.offer("Start again", () => this.start(), whenFilledIn(this.name));
+  }
+
+  /** Presses Run; while its form is folded, the button is not there. */
+  async start() {
+    const panel = this.element.closest("[role=tabpanel]"), run = () => panel.querySelector(".sp-run-here");
+    if (!run()) panel.querySelector(".sp-settings > button").click();
+    for (let frames = 0; !run() && frames < 100; frames++) await new Promise(requestAnimationFrame);
+    run().click();
   }
 
   receive(text) {

@@ -198,6 +198,8 @@ export class Learn {
     document.documentElement.classList.toggle("sl-presented", on);
     if (this.place === "lessons") this.places.lessons.refresh();
     this.root.scrollTop = 0;
+    this.root.tabIndex = -1;
+    if (on) this.root.focus(); // it scrolls by keys
   }
 
   onward(direction) {
@@ -254,7 +256,7 @@ export class Learn {
     }
     this.show(place);
     if (!this.model) return true;
-    if (place === "steps") this.places.steps.goTo({ lane: number("lane"), iteration: number("iteration"), step: number("step") });
+    if (place === "steps") this.places.steps.goTo({ lane: query.has("lane") ? number("lane") : null, iteration: number("iteration"), step: number("step") });
     if (this.places[place].follow) this.places[place].follow(query);
     return true;
   }

@@ -74,7 +74,7 @@ export class Lessons {
   }
 
   move(direction) {
-    const at = this.at + direction;
+    const at = this.ended && direction < 0 ? this.at : this.at + direction; // from the end back to the last step
     if (!this.lesson || at < 0) return;
     this.ended = at >= this.lesson.steps.length;
     if (this.ended) this.refresh(); else this.toStep(at);
@@ -97,11 +97,11 @@ export class Lessons {
   }
 
   key(event) {
-    if (!this.lesson || this.ended) return false;
+    if (!this.lesson) return false;
     const acts = { PageDown: () => this.move(1), PageUp: () => this.move(-1), ".": () => this.move(1), ",": () => this.move(-1),
       a: () => this.question?.reveal() };
     if (this.learn.presenting) Object.assign(acts, { ArrowRight: () => this.onward(1), ArrowLeft: () => this.onward(-1), " ": () => this.onward(1) });
-    else if (this.showsSteps && ["ArrowLeft", "ArrowRight"].includes(event.key)) acts[event.key] = () => this.learn.places.steps.key(event);
+    else if (this.showsSteps && !this.ended && ["ArrowLeft", "ArrowRight"].includes(event.key)) acts[event.key] = () => this.learn.places.steps.key(event);
     const answer = /^[1-6]$/.test(event.key) && !this.question?.hidden && this.question?.answers[event.key - 1];
     if (answer) acts[event.key] = () => this.question.choose(answer.text);
     if (!acts[event.key]) return false;
@@ -111,8 +111,8 @@ export class Lessons {
 
   /** For presenters, one key goes through the iteration first and then to the next step of the lesson. */
   onward(direction) {
-    if (!this.lesson || this.ended) return;
-    const { steps } = this.learn.places, staged = this.showsSteps && steps.lane;
+    if (!this.lesson) return;
+    const { steps } = this.learn.places, staged = this.showsSteps && !this.ended && steps.lane;
     const last = staged && steps.at.step === steps.steps.length - 1;
     if (staged && direction > 0 && !last) steps.move(1);
     else if (staged && direction < 0 && steps.at.step > 0) steps.move(-1);

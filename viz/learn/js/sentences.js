@@ -57,10 +57,11 @@ function guessOf(model, lane, it, guess) {
   return { sentence: `Guess ${guess.index + 1}: the draft ${reads}proposes ${quoted(guess.text)}.${sure}`, more: decisionOf(lane, it, guess) };
 }
 
-/** What the draft reads. A chain with a list for each start is of one that begins with the target's states; further guesses
+/** What the draft reads; "" where no chain says so. One with a list for each start is of one that begins with the target's states; further guesses
  *  of parallel heads read neither text nor guesses, so nothing is said of them. */
 function draftReads(chain, at) {
-  if (chain?.starts?.length) return at ? "" : "reads states of the target and ";
+  if (!chain) return "";
+  if (chain.starts?.length) return at ? "" : "reads states of the target and ";
   return at ? `reads the text and its own ${count(at, "guess", "guesses")} and ` : "reads the text so far and ";
 }
 

@@ -1,12 +1,14 @@
 /* What if the draft were cheaper, the SL longer, checks free? Computed by replay and by the closed form. */
 
 import { aria, button, el, range, select } from "../../core/js/dom.js";
-import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
+import { clamp, count, fixed, percent, small, times } from "../../core/js/format.js";
 import { speedupChart } from "../../core/js/charts.js";
 import { Confidence } from "../../core/js/policies.js";
 import { bestOf } from "../../core/js/run.js";
 import { SL_CAP, breakEven, guessCost, guessesAtOnce, modelSpeedup, withCosts } from "../../core/js/replay.js";
 import { HeatMap, speedBars } from "./charts.js";
+
+const rate = (x) => (x < 10 ? Number(x.toPrecision(2)) : Math.round(x));
 
 const CHECKS = {
   measured: ["as measured", (costs) => costs.v],
@@ -46,7 +48,7 @@ export class WhatIf {
     this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
     this.presets = el("p", "sl-bar", el("span", "sd-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key))));
     const drafts = model.drafts;
-    const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
+    const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), this.drafts = select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
     this.out = el("div", "sl-whatif-out");
     this.byMatch = new HeatMap("match rate", MATCHES);
     this.byCost = new HeatMap("c", COSTS);
@@ -56,10 +58,18 @@ export class WhatIf {
     this.draw();
   }
 
-  get link() { return this.draft ? { c: fixed(this.cost, 4), sl: this.sl.value, threshold: this.threshold.value, checks: this.checks.value } : {}; }
+  get link() {
+    const { draft, model } = this, by = model && model.drafts.length > 1 ? { by: draft } : {};
+    return draft ? { ...by, c: fixed(this.cost, 4), sl: this.sl.value, threshold: this.threshold.value, checks: this.checks.value } : {};
+  }
 
   follow(query) {
     if (!this.draft) return;
+    const by = query.get("by");
+    if (this.model.drafts.length > 1 && this.model.drafts.includes(by)) {
+      this.drafts.value = by;
+      this.changeDraft(by);
+    }
     for (const [name, one] of [["c", this.c], ["sl", this.sl], ["threshold", this.threshold]]) {
       const value = parseFloat(query.get(name));
       if (Number.isFinite(value)) one.set(value);
@@ -209,7 +219,7 @@ export class Calculator {
     if (held > sl) { this.out.replaceChildren(el("p", "sl-fault", `At most ${sl} can hold: there are no more guesses.`)); return; }
     const spent = sl * guess + check, tokens = held + 1, speed = 1000 * tokens / spent, plain = 1000 / check, ratio = speed / plain;
     this.out.replaceChildren(
-      el("p", "", `One iteration: ${sl} × ${guess} ms + ${check} ms = ${Number(spent.toFixed(3))} ms for ${held} + 1 = ${tokens} tokens (the check always gives one of its own).`),
-      el("p", "sl-sentence", `${Math.round(speed)} tokens a second; plain decoding ${Math.round(plain)}: ${ratio > 1.005 ? `${times(ratio)}, faster` : ratio < 0.995 ? `${times(ratio)}, slower` : "no difference"}.`));
+      el("p", "", `One iteration: ${sl} × ${guess} ms + ${check} ms = ${Number(spent.toFixed(3))} ms for ${held} + 1 = ${count(tokens, "token")} (the check always gives one of its own).`),
+      el("p", "sl-sentence", `${rate(speed)} tokens a second; plain decoding ${rate(plain)}: ${ratio > 1.005 ? `${times(ratio)}, faster` : ratio < 0.995 ? `${times(ratio)}, slower` : "no difference"}.`));
   }
 }

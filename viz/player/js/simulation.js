@@ -1,7 +1,7 @@
 // The SL slider: a simulated static lane.
 
 import { aria, button, el, range, select } from "../../core/js/dom.js";
-import { times } from "../../core/js/format.js";
+import { count, times } from "../../core/js/format.js";
 import { countedFigures } from "../../core/js/lanes.js";
 import { SL_CAP } from "../../core/js/replay.js";
 import { say } from "./glossary.js";
@@ -67,7 +67,7 @@ const Simulation = {
 
   simulatedNote(sl) {
     const { view: { lane }, best } = this.simulation, { passes, thrown, drafted } = lane.counts();
-    const made = `${passes} target passes, ${thrown} of ${drafted} guesses thrown away.`;
+    const made = `${count(passes, "target pass", "target passes")}, ${thrown} of ${drafted} guesses thrown away.`;
     const head = `Always guessing ${sl}${this.withDraft()}: `;
     if (this.payload.doubtful) return `${head}${made} Timings were unsteady, so no simulated speedup is given.`;
     return `${head}${this.simulatedTimes(lane)} simulated, ${made}${this.measuredAt(sl)} ` + (sl === best.sl
