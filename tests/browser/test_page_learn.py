@@ -1,16 +1,20 @@
 """The Learn tab in a real browser: step by step, be the policy, what if, links."""
 
+import json
 import re
 
 import pytest
 from playwright.sync_api import expect
 
+from decoding.analysis.metrics import match_rate, static_speedups
+from decoding.analysis.run_costs import run_costs
 from decoding.analysis.whatif import simulate_lane
+from decoding.backends.recorded import OF_LESSONS, RecordedBackend
 from tests.page_server import first_run
 from tests.runs import make_run
 
 from .conftest import LEARN, learn_tab
-from .opening import PHONE
+from .opening import PHONE, wait_until
 from .pointing import open_text, serious
 
 
@@ -263,6 +267,29 @@ def test_axe_finds_nothing_serious_in_what_a_lesson_s_file_lacks_the_shelf_and_t
         page = there(query)
         assert serious(page, ".sp-learn") == []
     assert page.get_by_role("tab", selected=True).last.inner_text() == "Step by step"
+
+
+def test_the_facts_of_a_run_are_those_that_python_finds(there):
+    page, run = there("?lesson=ten-steps"), RecordedBackend(OF_LESSONS).load("lesson-drafts")
+    page.get_by_label("Run", exact=True).select_option(run.id)
+    wait_until(page, f"{LEARN}.model?.id === {json.dumps(run.id)}")
+    facts, draft, other = page.evaluate(f"{LEARN}.known"), run.pair.default_draft, "early-exit"
+    sweep, costs = static_speedups(run, draft), run_costs(run)
+    best = max(sweep, key=sweep.get)
+    assert facts["draft"] == draft and facts["draft2"] == other and facts["best_sl"] == best
+    numbers = {
+        "best_speedup": sweep[best],
+        "one_speedup": sweep[1],
+        "long_speedup": sweep[20],
+        "best_speedup_draft2": max(static_speedups(run, other).values()),
+        "match": 100 * match_rate(run.chains[draft]),
+        "match_draft2": 100 * match_rate(run.chains[other]),
+        "c": costs.draft_step[draft],
+        "c_draft2": costs.draft_step[other],
+        "check2": costs.verify(2),
+        "check9": costs.verify(9),
+    }
+    assert {name: facts[name] for name in numbers} == pytest.approx(numbers, rel=2e-3)  # the page's are rounded
 
 
 def play(page, *moves: str) -> None:
