@@ -1,1 +1,1 @@
-"""Pure functions over records: replay with another policy, figures, closed forms."""
+"""Pure functions over records: replay with another policy, and figures."""
