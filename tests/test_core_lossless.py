@@ -6,6 +6,7 @@ import pytest
 
 from decoding.bench.lossless import Counts, Text, check_lossless, checked_lanes, transformers_reference
 from decoding.engines.pair import load_pair
+from decoding.records.suites import Prompt
 
 from .commands import command
 from .toy import quick_run
@@ -60,7 +61,7 @@ def test_near_ties_are_counted_apart():
     assert (counts.equal, counts.near_ties, len(counts.different)) == (1, 1, 2)
 
 
-def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_path):
+def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_path, monkeypatch):
     target, draft = lively_pair
     words = ["lossless", "--target", target, "--draft", draft, "--max-new-tokens", "4", "--longest", "1"]
     kept = ["--json", "--out", str(tmp_path / "counts.jsonl")]
@@ -73,6 +74,12 @@ def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_pa
     assert first["compared"] == 1 + len(checked_lanes({})) and first["different"] == []
     assert (first["prompts"], second["prompts"]) == (1, 2) and second["equal"] == 2 * first["equal"]
     assert counts("--limit", "2") == second and len((tmp_path / "counts.jsonl").read_text().splitlines()) == 3
+    assert "has the counts of other prompts" in command(*words, *kept, "--limit", "1").err
+    assert "is no regular file" in command(*words, "--limit", "1", "--out", "/dev/full").err
+    other = [Prompt(f"p{n}", "mine", "test", f"other {n}", "") for n in range(2)]
+    with monkeypatch.context() as patch:
+        patch.setattr("decoding.records.suites.load_suite", lambda *of: other)
+        assert "has the counts of other prompts" in command(*words, *kept, "--limit", "2").err
     assert "different skip" in command(*words, *kept, "--limit", "2", "--skip", "1").err
     assert "Minutes must be" in command(*words, "--minutes", "nan").err
     assert "Skip fewer" in command(*words, "--limit", "2", "--skip", "2").err

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 from math import inf
@@ -19,7 +20,8 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from ..errors import UserError, explained
-from ..files import write_whole
+from ..files import digest_of, write_whole
+from ..lookahead.fitted import digest_of_policies
 from ..records.json_lines import Lines
 from ..records.pairs import MODEL_FREE
 from ..records.text import counted
@@ -28,6 +30,7 @@ from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, o
 if TYPE_CHECKING:
     from ..bench.lossless import Counts
     from ..engines.pair import Pair
+    from ..records.suites import Prompt
 
 TIMED_OUT = 124
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
@@ -135,7 +138,7 @@ def lossless(
     lines = _lines(
         kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest, "draft": draft}
     )
-    counts = _kept_counts(lines)
+    counts = _kept_counts(lines, chosen)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
     with progress_bar("Comparing") as progress:
         folder = loaded.target_folder if loaded.target.info.dtype == "float32" else None
@@ -143,7 +146,7 @@ def lossless(
         for _ in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1), counts):
             progress(f"{counts.equal} of {counts.compared} texts equal", counts.prompts / len(prompts))
             if lines is not None:
-                lines.add(asdict(counts))
+                lines.add(asdict(counts) | {"of": _digest(chosen[: counts.prompts])})
             if monotonic() > deadline:
                 break
     if as_json:
@@ -163,18 +166,30 @@ def _lines(path: Path | None, pair: Pair, setting: dict[str, object]) -> Lines |
     if path is None:
         return None
     target, draft = pair.target.info, pair.draft().info
-    models = {"target": [target.fingerprint, target.dtype], "draft": [draft.fingerprint, draft.dtype]}
-    return Lines(path, models | setting)
+    models: dict[str, object] = {
+        name: [info.fingerprint, info.dtype, info.engine, info.device]
+        for name, info in (("target", target), ("draft", draft))
+    }
+    folder = pair.draft_folders.get(pair.default_draft)
+    return Lines(path, models | {"policies": digest_of_policies(folder) if folder else ""} | setting)
 
 
-def _kept_counts(lines: Lines | None) -> Counts:
-    """The counts over all prompts that an earlier part compared."""
+def _kept_counts(lines: Lines | None, prompts: Sequence[Prompt]) -> Counts:
+    """The counts over all prompts that an earlier part compared. Raises UserError if ``prompts`` begin with others."""
     from ..bench.lossless import Counts
 
     if lines is None or not lines.records:
         return Counts()
-    last = lines.records[-1]
+    last = dict(lines.records[-1])
+    of, n = last.pop("of", None), last.get("prompts")
+    if not isinstance(n, int) or n > len(prompts) or of != _digest(prompts[:n]):
+        raise UserError(f"{lines.path} has the counts of other prompts: choose another file, or delete it.")
     return Counts(**last | {"different": [tuple(one) for one in last["different"]]})
+
+
+def _digest(prompts: Sequence[Prompt]) -> str:
+    """Of what a model reads of them."""
+    return digest_of(json.dumps([(one.prompt, one.picture) for one in prompts]).encode())
 
 
 def gpu_day(

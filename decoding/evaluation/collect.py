@@ -29,9 +29,9 @@ from ..comparison.prepare import (
 )
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
-from ..files import digest_of, digest_of_files, safe_name
+from ..files import digest_of, safe_name
 from ..lookahead.base import TREE_CAP
-from ..lookahead.fitted import FOLDER
+from ..lookahead.fitted import digest_of_policies
 from ..lookahead.lanes import parse_lane
 from ..loop.acceptance import Greedy
 from ..loop.drafting import MODEL_FREE
@@ -321,7 +321,7 @@ class Collector:
     def _digests(self) -> dict[str, str]:
         """Draft -> digest of its fitted policies: refitting makes old scores stale."""
         return {
-            draft: digest_of_files(sorted(filter(Path.is_file, (folder / FOLDER).glob("*"))))
+            draft: digest_of_policies(folder)
             for draft, folder in self.pair.draft_folders.items()
             if draft in self.drafts
         }

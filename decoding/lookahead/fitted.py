@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import UserError, first_line
+from ..files import digest_of_files
 from ..records.pairs import PairDescription, find_pair
 from ..records.trace import Run
 from .base import SL_CAP_LEARNED, LookaheadPolicy
@@ -18,6 +19,11 @@ from .policy_files import AGAIN, exists, read_policy
 from .spec import PolicySpec, all_specs
 
 FOLDER = "policies"
+
+
+def digest_of_policies(draft: Path) -> str:
+    """Of what was fitted for the draft in that folder."""
+    return digest_of_files(sorted(filter(Path.is_file, (draft / FOLDER).glob("*"))))
 
 
 class Heads(dict[str, Head]):

@@ -24,6 +24,8 @@ class Lines:
         self.key = json.loads(json.dumps(key))
         with explained(f"Cannot use {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not path.is_file():  # a device is read without end
+                raise UserError(f"{path} is no regular file: name another.")
             with path.open("ab") as file, locked(file):
                 self.records = self._open(stale)
             self._file = path.open("a", encoding="utf-8")
