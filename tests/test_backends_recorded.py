@@ -120,6 +120,7 @@ def test_what_is_stale_is_reported(folder, pair, tmp_path):
     assert "has changed" in stale(prompt(), prompt("second", title="Another"))
     other_lanes = prompt("second", lanes=("autoregressive", "static:3"))
     assert "today it would be autoregressive, static:3" in stale(prompt(), other_lanes)
+    assert "second: recorded with another seed." in stale(prompt(), prompt("second", settings={"seed": 7}))
     (tmp_path / "shallow" / "model.safetensors").write_bytes(b"other weights")
     assert "other weights of shallow" in stale(*both)
 
@@ -131,7 +132,7 @@ def test_a_policy_fitted_anew_makes_its_recordings_stale(folder, pair, tmp_path)
     pair.fitted = {"shallow": ["disco"]}
     assert "today it would be autoregressive, static:5, disco, oracle" in stale_recordings(folder, [one], pair)[0]
     record(one, pair, folder)
-    assert stale_recordings(folder, [one], pair) == ["second: no prompt of the showcase has this id."]
+    assert stale_recordings(folder, [one], pair) == ["second: no prompt has this id."]
     (tmp_path / "shallow" / "policies" / "disco.json").write_text("{ }")
     assert "other weights of shallow/disco" in stale_recordings(folder, [one], pair)[0]
 

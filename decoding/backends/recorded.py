@@ -1,4 +1,4 @@
-"""Recorded runs, which are shown without a model, and what to record for the showcase."""
+"""Recorded runs, which are shown without a model, and what to record for the showcase and the lessons."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def write_index(folder: Path, infos: list[RecordingInfo]) -> None:
     write_whole(folder / INDEX, json.dumps([asdict(info) for info in infos], indent=1) + "\n")
 
 
-# -- the showcase: what to record, and what is stale
+# -- what to record, and what is stale
 
 
 def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, repeats: int) -> CompareRequest:
@@ -235,14 +235,15 @@ def stale_recordings(
 
     ``others``: prompts whose recordings, of another pair, belong there too.
     """
-    infos = {info.id: info for info in RecordedBackend(folder).recordings()}
-    found = [_why_stale(prompt, infos.get(prompt.id), pair) for prompt in prompts]
+    backend = RecordedBackend(folder)
+    infos = {info.id: info for info in backend.recordings()}
+    found = [_why_stale(prompt, infos.get(prompt.id), pair, backend) for prompt in prompts]
     known = {prompt.id for prompt in [*prompts, *(others or [])]}
-    found += [f"{name}: no prompt of the showcase has this id." for name in infos if name not in known]
+    found += [f"{name}: no prompt has this id." for name in infos if name not in known]
     return [sentence for sentence in found if sentence]
 
 
-def _why_stale(prompt: Prompt, info: RecordingInfo | None, pair: PairDescription) -> str:
+def _why_stale(prompt: Prompt, info: RecordingInfo | None, pair: PairDescription, backend: RecordedBackend) -> str:
     if info is None:
         return f"{prompt.id}: not recorded."
     if (info.prompt, info.title, info.shows, info.point) != (prompt.prompt, prompt.title, prompt.shows, prompt.point):
@@ -250,6 +251,11 @@ def _why_stale(prompt: Prompt, info: RecordingInfo | None, pair: PairDescription
     lanes = plan_recording(prompt, pair, 1, 1).lanes
     if info.lanes != lanes:
         return f"{prompt.id}: recorded with {', '.join(info.lanes)}, today it would be {', '.join(lanes)}."
+    if prompt.settings:
+        made = backend.load(prompt.id).settings
+        others = [name for name, value in prompt.settings.items() if getattr(made, name) != value]
+        if others:
+            return f"{prompt.id}: recorded with another {', '.join(others)}."
     now = fingerprints(pair, lanes, prompt.picture)
     changed = [name for name in {**now, **info.fingerprints} if now.get(name) != info.fingerprints.get(name)]
     return f"{prompt.id}: made with other weights of {', '.join(changed)}." if changed else ""

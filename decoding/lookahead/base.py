@@ -159,7 +159,8 @@ class ThresholdPolicy(LookaheadPolicy):
 class TreePolicy(LookaheadPolicy):
     """A policy whose guesses branch. It decides on one step after the other, the likeliest first.
 
-    ``cap``: the most guesses of an iteration. ``chance``: the approximate probability, by the draft, that the path to
+    ``cap``: the most guesses of an iteration. Of ``needs`` it gets no features: they only say that its draft must have
+    probabilities. ``chance``: the approximate probability, by the draft, that the path to
     which the step leads is accepted.
     """
 

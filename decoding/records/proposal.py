@@ -12,7 +12,7 @@ class Proposal:
 
     ``parents`` is None for a chain, in which each token follows the one before it. In a tree ``parents[i]`` is the
     index of the token that token i follows, always less than i, or -1 if it follows the text. ``p[i]`` is the draft's
-    probability of token i after the tokens above it (in a chain only if the policy needs it).
+    probability of token i after the tokens above it, in a chain whose policy needs it.
     """
 
     tokens: list[int] = field(default_factory=list)

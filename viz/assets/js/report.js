@@ -81,7 +81,7 @@ class Report {
   async start() {
     const panel = this.element.closest("[role=tabpanel]"), run = () => panel.querySelector(".sp-run-here");
     if (!run()) panel.querySelector(".sp-settings > button").click();
-    for (let frames = 0; !run() && frames < 100; frames++) await new Promise(requestAnimationFrame);
+    while (!run()) await new Promise(requestAnimationFrame);
     run().click();
   }
 

@@ -198,8 +198,9 @@ export class Learn {
     document.documentElement.classList.toggle("sl-presented", on);
     if (this.place === "lessons") this.places.lessons.refresh();
     this.root.scrollTop = 0;
+    if (!on) return;
     this.root.tabIndex = -1;
-    if (on) this.root.focus(); // it scrolls by keys
+    this.root.focus(); // it scrolls by keys
   }
 
   onward(direction) {

@@ -57,8 +57,8 @@ function guessOf(model, lane, it, guess) {
   return { sentence: `Guess ${guess.index + 1}: the draft ${reads}proposes ${quoted(guess.text)}.${sure}`, more: decisionOf(lane, it, guess) };
 }
 
-/** What the draft reads; "" where no chain says so. One with a list for each start is of one that begins with the target's states; further guesses
- *  of parallel heads read neither text nor guesses, so nothing is said of them. */
+/** What the draft reads; "" without a chain. One with a list for each start is of a draft that begins with the
+ *  target's states; further guesses of parallel heads read neither text nor guesses, so nothing is said of them. */
 function draftReads(chain, at) {
   if (!chain) return "";
   if (chain.starts?.length) return at ? "" : "reads states of the target and ";

@@ -48,7 +48,7 @@ export class WhatIf {
     this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
     this.presets = el("p", "sl-bar", el("span", "sd-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key))));
     const drafts = model.drafts;
-    const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), this.drafts = select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
+    const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), this.by = select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
     this.out = el("div", "sl-whatif-out");
     this.byMatch = new HeatMap("match rate", MATCHES);
     this.byCost = new HeatMap("c", COSTS);
@@ -59,15 +59,15 @@ export class WhatIf {
   }
 
   get link() {
-    const { draft, model } = this, by = model && model.drafts.length > 1 ? { by: draft } : {};
-    return draft ? { ...by, c: fixed(this.cost, 4), sl: this.sl.value, threshold: this.threshold.value, checks: this.checks.value } : {};
+    const { draft, model } = this;
+    return draft ? { ...(model.drafts.length > 1 && { by: draft }), c: fixed(this.cost, 4), sl: this.sl.value, threshold: this.threshold.value, checks: this.checks.value } : {};
   }
 
   follow(query) {
     if (!this.draft) return;
     const by = query.get("by");
     if (this.model.drafts.length > 1 && this.model.drafts.includes(by)) {
-      this.drafts.value = by;
+      this.by.value = by;
       this.changeDraft(by);
     }
     for (const [name, one] of [["c", this.c], ["sl", this.sl], ["threshold", this.threshold]]) {
