@@ -15,8 +15,7 @@ from decoding import cpu
 from decoding.engines.attention import MAX_ROWS, CacheShape, CompiledAttention
 from decoding.engines.compiled import attention, products, this_cpu
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
-from decoding.engines.compiled.products import MOST_ROWS, ProductWriter, pack, product_of
-from decoding.engines.compiled.writer import LANES
+from decoding.engines.compiled.products import MOST_ROWS, ProductWriter, product_of
 from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import round_rows
 from decoding.engines.inputs import Branches
@@ -56,8 +55,9 @@ def test_what_this_cpu_can_have_it_has():
 @compiled
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sums_are_those_of_fused_steps_in_the_order_of_the_inputs(dtype):
-    weight, x, scales = (9 * random(7 * LANES, 40)).to(dtype), random(9, 40, seed=1), random(7 * LANES, seed=2)
-    found = product_of(dtype)(x, pack(weight), scales).numpy()
+    weight, x, scales = (9 * random(224, 40)).to(dtype), random(9, 40, seed=1), random(224, seed=2)
+    product = product_of(dtype)
+    found = product(x, product.pack(weight), scales).numpy()
     expected = summed_in_order(x, weight)  # float64 rounds twice, which differs once in some million steps
     if dtype == torch.int8:
         expected = expected * scales.numpy()
@@ -86,7 +86,8 @@ def test_a_row_has_the_same_bits_in_any_company(rows, outputs, inputs, name):
 @compiled
 def test_another_default_dtype_changes_nothing_and_other_inputs_are_refused():
     weight, x = random(32, 16), random(3, 16, seed=1)
-    product, packed = product_of(torch.float32), pack(weight)
+    product = product_of(torch.float32)
+    packed = product.pack(weight)
     expected = product(x, packed)
     torch.set_default_dtype(torch.bfloat16)  # as transformers does while it builds a model, in all threads
     try:
@@ -101,8 +102,9 @@ def test_another_default_dtype_changes_nothing_and_other_inputs_are_refused():
 @compiled
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_threads_share_a_large_product_and_change_no_bit(dtype):
-    weight, x, scales = (9 * random(1100, 256)).to(dtype), random(7, 256, seed=1), torch.ones(1104)
-    product, packed, before = product_of(dtype), pack(weight), torch.get_num_threads()
+    weight, x, scales = (9 * random(1100, 256)).to(dtype), random(7, 256, seed=1), torch.ones(1120)
+    product, before = product_of(dtype), torch.get_num_threads()
+    packed = product.pack(weight)
     try:
         torch.set_num_threads(1)
         alone = product(x, packed, scales)
@@ -145,8 +147,8 @@ def test_without_llvm_other_products_serve(anew, caplog):
 
 @compiled
 def test_code_that_computes_something_else_is_not_used(anew, caplog):
-    packed = products.pack
-    anew.setattr(products, "pack", lambda weight: packed(weight.flip(1)))
+    packed = products.Product.pack
+    anew.setattr(products.Product, "pack", lambda self, weight: packed(self, weight.flip(1)))
     anew.setattr(attention, "_LOG2E", 1.0)
     assert product_of(torch.float16) is attention_kernel() is None
     assert caplog.text.count("wrong on this CPU") == 2
@@ -246,11 +248,11 @@ def test_threads_share_the_rows_and_heads_of_attention():
     assert all(torch.equal(one, found[0]) for one in found)
 
 
-CPUS = {  # triple, LLVM's name, sums in registers, and the multiply-adds that must be there
-    "AVX2": ("x86_64-unknown-linux-gnu", "x86-64-v3", 4, "vfmadd231ps\t%ymm"),
-    "AVX512": ("x86_64-unknown-linux-gnu", "x86-64-v4", 24, "vfmadd231ps\t%zmm"),
-    "ARM": ("aarch64-unknown-linux-gnu", "generic", 4, "fmla\tv"),
-    "macOS": ("arm64-apple-darwin", "apple-m1", 4, "fmla.4s"),
+CPUS = {  # triple, LLVM's name, whether it is wide, and the multiply-adds that must be there
+    "AVX2": ("x86_64-unknown-linux-gnu", "x86-64-v3", False, "vfmadd231ps\t%ymm"),
+    "AVX512": ("x86_64-unknown-linux-gnu", "x86-64-v4", True, "vfmadd231ps\t%zmm"),
+    "ARM": ("aarch64-unknown-linux-gnu", "generic", False, "fmla\tv"),
+    "macOS": ("arm64-apple-darwin", "apple-m1", False, "fmla.4s"),
 }
 
 
@@ -259,8 +261,8 @@ CPUS = {  # triple, LLVM's name, sums in registers, and the multiply-adds that m
 def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    triple, cpu_name, sums, wanted = CPUS[name]
-    written = AttentionWriter(triple, False) if kind == "attention" else ProductWriter(triple, kind, sums, False)
+    triple, cpu_name, wide, wanted = CPUS[name]
+    written = AttentionWriter(triple, False) if kind == "attention" else ProductWriter(triple, kind, wide, False)
     module = llvm.parse_assembly(written.code())
     module.verify()
     code = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu_name, opt=3).emit_assembly(module)

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from . import instructions
-from .compiled.products import Product, pack, product_of
+from .compiled.products import Product, product_of
 
 TESTED_ROWS = 24  # all numbers of rows up to this one are tested, and padded if necessary
 _PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
@@ -150,7 +150,7 @@ class CompiledLinear(UnfusedLinear):
         """``product``: of the weight's dtype. ``scales`` [out], of int8 weights."""
         self.n_out, self.n_in = weight.shape
         self.bias = None if bias is None else bias.float()
-        self._packed, self._product = pack(weight), product
+        self._packed, self._product = product.pack(weight), product
         blocks, inputs, lanes = self._packed.shape
         self._scales = None if scales is None else F.pad(scales.float(), (0, blocks * lanes - self.n_out))
         self._more = inputs - self.n_in

@@ -29,12 +29,12 @@ _NEEDED = ("avx2", "fma", "f16c")  # on x86, as LLVM names them
 
 
 class Cpu(NamedTuple):
-    """A CPU as LLVM names it. ``most_sums``: so many vectors of LANES float32 sums stay in its registers."""
+    """A CPU as LLVM names it. ``wide``: it has 32 registers of 16 float32 numbers."""
 
     triple: str
     name: str
     features: str
-    most_sums: int
+    wide: bool
 
 
 class Function:
@@ -86,7 +86,7 @@ def this_cpu() -> Cpu | None:
         return None
     wide = bool(features.get("avx512f")) and lesser != "avx2"
     name = ("x86-64-v4" if wide else "x86-64-v3") if lesser else llvm.get_host_cpu_name()
-    return Cpu(llvm.get_default_triple(), name, "" if lesser else features.flatten(), 24 if wide else 4)
+    return Cpu(llvm.get_default_triple(), name, "" if lesser else features.flatten(), wide)
 
 
 def load(writer: Writer, cpu: Cpu) -> dict[str, Function]:

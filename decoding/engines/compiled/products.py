@@ -4,8 +4,8 @@ y[r, o] = sum over k of x[r, k] W[o, k], added up in the order of k in every row
 sum of int8 weights is then multiplied by their output's scale. So a row's bits depend neither on the number of rows nor
 on the CPU. Weights are widened in registers: one row takes about as long as memory needs to deliver them.
 
-A packed matrix is [blocks, inputs, LANES]: a step reads the LANES weights of one input, which meet that input of up to
-MOST_ROWS rows.
+A packed matrix is [blocks, inputs, lanes]: a step reads the weights of one input, which meet that input of up to
+MOST_ROWS rows. One row reads it from its beginning to its end, as which memory delivers it fastest.
 """
 
 from __future__ import annotations
@@ -17,47 +17,49 @@ import torch
 
 from ...cpu import imitated
 from . import Cpu, Function, compiled, find_openmp, load
-from .writer import LANES, Writer
+from .writer import Writer
 
 MOST_ROWS = 6  # of one inner loop, so that the sums stay in registers
-_CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
+_CHUNK = 2  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
+_FEW_ROWS = 3  # which are faster by one block at a time
 _STEPS = 2  # of one turn of an inner loop
-_AHEAD = 2048  # bytes: how far ahead the loops over several rows, which take longer, ask memory for weights
+_AHEAD = 3072  # bytes: how far ahead the loops over several rows, which take longer, ask memory for weights
 _LINE = 64  # bytes that memory delivers together
 _POINTERS = ("x", "weights", "y", "scales")
 _FIELDS = (*_POINTERS, "inputs", "rows", "blocks")
 
 
 class Product:
-    """The product for weights of one dtype."""
+    """The product for weights of one dtype. ``lanes``: outputs of a block."""
 
-    def __init__(self, multiply: Function) -> None:
-        self._multiply = multiply
+    def __init__(self, multiply: Function, lanes: int) -> None:
+        self._multiply, self.lanes = multiply, lanes
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        """A matrix [out, in] packed, with outputs of zeros up to a whole block and inputs of zeros up to an even
+        number.
+        """
+        (n_out, n_in), lanes = weight.shape, self.lanes
+        whole, rest = divmod(n_out, lanes)
+        packed = torch.zeros(whole + bool(rest), -(-n_in // _STEPS) * _STEPS, lanes, dtype=weight.dtype)
+        packed[:whole, :n_in].transpose(1, 2).copy_(weight[: n_out - rest].view(whole, lanes, n_in))
+        if rest:
+            packed[whole, :n_in, :rest] = weight[n_out - rest :].t()
+        return packed
 
     def __call__(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
-        """x [rows, inputs] by a matrix ``packed`` [blocks, inputs, LANES] -> [rows, blocks * LANES], a new tensor.
-        ``scales`` [blocks * LANES] float32, of int8 weights.
+        """x [rows, inputs] by a matrix ``packed`` [blocks, inputs, lanes] -> [rows, blocks * lanes], a new tensor.
+        ``scales`` [blocks * lanes] float32, of int8 weights.
         """
-        rows, (blocks, inputs, _) = x.shape[0], packed.shape
+        rows, (blocks, inputs, lanes) = x.shape[0], packed.shape
         if x.dtype != torch.float32 or x.shape[1] != inputs:
             raise ValueError(f"rows of {inputs} float32 numbers are needed, not {tuple(x.shape)} {x.dtype}")
         x = x.contiguous()
-        y = torch.empty(rows, blocks * LANES, dtype=torch.float32)  # the default may be another one for a while
+        y = torch.empty(rows, blocks * lanes, dtype=torch.float32)  # the default may be another one for a while
         scaled = 0 if scales is None else scales.data_ptr()
         fields = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, inputs, rows, blocks)
-        self._multiply(*fields, parts=blocks, work=rows * blocks * inputs * LANES)
+        self._multiply(*fields, parts=blocks, work=rows * blocks * inputs * lanes)
         return y
-
-
-def pack(weight: torch.Tensor) -> torch.Tensor:
-    """A matrix [out, in] packed, with outputs of zeros up to a whole block and inputs of zeros up to an even number."""
-    n_out, n_in = weight.shape
-    whole, rest = divmod(n_out, LANES)
-    packed = torch.zeros(whole + bool(rest), -(-n_in // _STEPS) * _STEPS, LANES, dtype=weight.dtype)
-    packed[:whole, :n_in].transpose(1, 2).copy_(weight[: n_out - rest].view(whole, LANES, n_in))
-    if rest:
-        packed[whole, :n_in, :rest] = weight[n_out - rest :].t()
-    return packed
 
 
 def product_of(dtype: torch.dtype) -> Product | None:
@@ -68,8 +70,8 @@ def product_of(dtype: torch.dtype) -> Product | None:
 @cache
 def _product_for(dtype: torch.dtype, cpu_class: str) -> Product | None:
     def make(cpu: Cpu) -> Product:
-        writer = ProductWriter(cpu.triple, dtype, cpu.most_sums, shared=find_openmp() is not None)
-        return Product(load(writer, cpu)["multiply"])
+        writer = ProductWriter(cpu.triple, dtype, cpu.wide, shared=find_openmp() is not None)
+        return Product(load(writer, cpu)["multiply"], writer.lanes)
 
     return compiled(make, lambda made: _is_right(made, dtype))
 
@@ -77,9 +79,9 @@ def _product_for(dtype: torch.dtype, cpu_class: str) -> Product | None:
 def _is_right(made: Product, dtype: torch.dtype) -> bool:
     """Each number of rows, and so many that threads share them: the numbers, and that a row keeps its bits."""
     generator, single = torch.Generator().manual_seed(0), torch.float32
-    weight = (9 * torch.randn(65 * LANES, 24, generator=generator, dtype=single)).to(dtype)
+    weight = (9 * torch.randn(65 * made.lanes, 24, generator=generator, dtype=single)).to(dtype)
     x = torch.randn(2 * MOST_ROWS + 1, 24, generator=generator, dtype=single)
-    scales, packed = torch.arange(65 * LANES, dtype=single), pack(weight)
+    scales, packed = torch.arange(65 * made.lanes, dtype=single), made.pack(weight)
     expected = x @ weight.float().t() * (scales if dtype == torch.int8 else 1)
     found = made(x, packed, scales)
     alike = all(torch.equal(made(x[:n], packed, scales), found[:n]) for n in range(1, MOST_ROWS + 1))
@@ -88,19 +90,20 @@ def _is_right(made: Product, dtype: torch.dtype) -> bool:
 
 class ProductWriter(Writer):
     """``multiply`` takes the blocks of this thread in chunks. An inner loop for each number of rows up to MOST_ROWS, by
-    one block or as many as fit into registers.
+    one block, or by two where registers are many (``wide``).
     """
 
-    def __init__(self, triple: str, dtype: torch.dtype, most_sums: int, shared: bool) -> None:
-        super().__init__(triple, shared)
+    def __init__(self, triple: str, dtype: torch.dtype, wide: bool, shared: bool) -> None:
+        self.lanes = 32 if wide else 16
+        super().__init__(triple, shared, self.lanes)
         kinds = {torch.int8: self.ir.IntType(8), torch.float16: self.ir.HalfType()}
         self.bytes, self.weight = dtype.itemsize, kinds.get(dtype, self.single)
         self.prefetch = self.declare("llvm.prefetch.p0", self.none, [self.pointer] + [self.int] * 3)
         self.inner = {
             (rows, blocks): self._inner(rows, blocks)
             for rows in range(1, MOST_ROWS + 1)
-            for blocks in (1, 2, _CHUNK)
-            if blocks == 1 or rows * blocks <= most_sums
+            for blocks in (1, _CHUNK)
+            if blocks == 1 or (wide and rows > _FEW_ROWS)
         }
         self._multiply()
 
@@ -110,21 +113,22 @@ class ProductWriter(Writer):
         function.linkage = "internal"
         x, weights, y, scales, inputs, outputs = function.args
         b = self.begin(function)
-        size = b.mul(inputs, self.long(LANES))
+        size = b.mul(inputs, self.long(self.lanes))
         starts = [self.at(b, weights, b.mul(size, self.long(block)), self.weight) for block in range(blocks)]
         x_rows = [self.at(b, x, b.mul(inputs, self.long(row)), self.single) for row in range(rows)]
         sums = [self.zero] * (rows * blocks)
         with self.loop(b, self.long(0), inputs, _STEPS, sums) as (k, values):
             for step in range(_STEPS):
                 at = b.add(k, self.long(step))
-                ahead = rows > 1 and step * LANES * self.bytes % _LINE == 0
-                wide = [self._widened(b, start, at, ahead) for start in starts]
+                if rows > 1:
+                    self._ask_ahead(b, starts, at, step)
+                wide = [self._widened(b, start, at) for start in starts]
                 for row, start in enumerate(x_rows):
                     number = self.everywhere(b, self.number(b, start, at))
                     for i, weight in enumerate(wide, row * blocks):
                         values[i] = b.call(self.fma, [weight, number, values[i]])
         for i, value in enumerate(sums):
-            row, first = i // blocks, self.long(i % blocks * LANES)
+            row, first = i // blocks, self.long(i % blocks * self.lanes)
             if isinstance(self.weight, self.ir.IntType):
                 value = b.fmul(value, b.load(self.at(b, scales, first, self.single), align=4, typ=self.vector))
             at = b.add(b.mul(outputs, self.long(row)), first)
@@ -132,13 +136,20 @@ class ProductWriter(Writer):
         b.ret_void()
         return function
 
-    def _widened(self, b: Any, start: Any, k: Any, ahead: bool) -> Any:
-        """The weights of input ``k`` in float32; ``ahead``: later ones are asked for."""
-        at = self.at(b, start, b.mul(k, self.long(LANES)), self.weight)
-        if ahead:
-            later = self.at(b, at, self.long(_AHEAD // self.bytes), self.weight)
-            b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
-        found = b.load(at, align=LANES * self.bytes, typ=self.ir.VectorType(self.weight, LANES))
+    def _ask_ahead(self, b: Any, starts: list[Any], k: Any, step: int) -> None:
+        """Asks memory for the lines that begin in what lies _AHEAD of the weights of input ``k``."""
+        size = self.lanes * self.bytes
+        for start in starts:
+            for line in range(-step * size % _LINE, size, _LINE):
+                at = b.add(b.mul(k, self.long(size)), self.long(_AHEAD + line))
+                later = self.at(b, start, at, self.ir.IntType(8))
+                b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
+
+    def _widened(self, b: Any, start: Any, k: Any) -> Any:
+        """The weights of input ``k`` in float32."""
+        at = self.at(b, start, b.mul(k, self.long(self.lanes)), self.weight)
+        kind = self.ir.VectorType(self.weight, self.lanes)
+        found = b.load(at, align=self.lanes * self.bytes, typ=kind)
         if isinstance(self.weight, self.ir.IntType):
             return b.sitofp(found, self.vector)
         return found if self.weight == self.single else b.fpext(found, self.vector)
@@ -171,10 +182,10 @@ class ProductWriter(Writer):
 
     def _some_rows(self, b: Any, given: dict[str, Any], row: Any, rows: int, block: Any, blocks: int) -> None:
         width = max(width for of, width in self.inner if of == rows and width <= blocks)
-        outputs = b.mul(given["blocks"], self.long(LANES))
+        outputs = b.mul(given["blocks"], self.long(self.lanes))
         x = self.at(b, given["x"], b.mul(row, given["inputs"]), self.single)
         for done in range(0, blocks, width):
-            first = b.mul(b.add(block, self.long(done)), self.long(LANES))  # output
+            first = b.mul(b.add(block, self.long(done)), self.long(self.lanes))  # output
             weights = self.at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)
             y = self.at(b, given["y"], b.add(b.mul(row, outputs), first), self.single)
             scales = self.at(b, given["scales"], first, self.single)

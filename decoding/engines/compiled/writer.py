@@ -1,4 +1,4 @@
-"""Writes LLVM's assembly: loops over vectors of LANES float32 numbers."""
+"""Writes LLVM's assembly: loops over vectors of float32 numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-LANES = 16  # two registers of AVX2, one of AVX512, four of NEON
+LANES = 16  # of a vector, unless stated otherwise: two registers of AVX2, one of AVX512, four of NEON
 OPENMP = ("omp_get_thread_num", "omp_get_num_threads")  # 0 and 1 in a plain call
 
 
@@ -15,18 +15,18 @@ class Writer:
     pointer to int64 fields. ``b``: the builder, at the place where code is written.
     """
 
-    def __init__(self, triple: str, shared: bool) -> None:
-        """``shared``: whether OpenMP's threads may share a call."""
+    def __init__(self, triple: str, shared: bool, lanes: int = LANES) -> None:
+        """``shared``: whether OpenMP's threads may share a call. ``lanes``: numbers of a vector."""
         import llvmlite.ir as ir
 
         self.ir, self.long, self.int, self.pointer = ir, ir.IntType(64), ir.IntType(32), ir.PointerType()
         self.single, self.none = ir.FloatType(), ir.VoidType()
-        self.vector = ir.VectorType(self.single, LANES)
-        self.zero = ir.Constant(self.vector, [0.0] * LANES)
+        self.vector = ir.VectorType(self.single, lanes)
+        self.zero = ir.Constant(self.vector, [0.0] * lanes)
         self.module = ir.Module()
         self.module.triple = triple
         self.entries: list[str] = []
-        self.fma = self.declare(f"llvm.fma.v{LANES}f32", self.vector, [self.vector] * 3)
+        self.fma = self.declare(f"llvm.fma.v{lanes}f32", self.vector, [self.vector] * 3)
         self._openmp = [self.declare(name, self.int, []) for name in OPENMP] if shared else []
 
     def code(self) -> str:
@@ -86,7 +86,8 @@ class Writer:
 
     def everywhere(self, b: Any, number: Any) -> Any:
         """A vector of one number."""
-        kind = self.ir.VectorType(number.type, LANES)
+        lanes = self.vector.count
+        kind = self.ir.VectorType(number.type, lanes)
         undefined = self.ir.Constant(kind, self.ir.Undefined)
-        places = self.ir.Constant(self.ir.VectorType(self.int, LANES), [0] * LANES)
+        places = self.ir.Constant(self.ir.VectorType(self.int, lanes), [0] * lanes)
         return b.shuffle_vector(b.insert_element(undefined, number, self.int(0)), undefined, places)
