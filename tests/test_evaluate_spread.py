@@ -86,7 +86,8 @@ def test_all_lanes_and_repeats_of_a_prompt_run_on_one_device(tmp_path):
     spread_over(devices, tmp_path)
     clocked = [(device, prompt) for device, part in devices.ran if part.stage == "clock" for prompt in part.prompts]
     assert max(Counter(prompt for _, prompt in clocked).values()) == 1 and len(clocked) == 2
-    readings = [json.loads(line) for line in (tmp_path / "clock.jsonl").read_text().splitlines()[1:]]
+    (clock,) = tmp_path.glob("clock-*.jsonl")
+    readings = [json.loads(line) for line in clock.read_text().splitlines()[1:]]
     assert len(readings) == 4 and all("oracle" in one["lanes"] and len(one["lanes"]) > 4 for one in readings)
     assert [part.stage for _, part in devices.ran].count("costs") == 1
 

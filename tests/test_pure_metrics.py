@@ -333,6 +333,17 @@ def test_a_size_that_hardly_ran_does_not_correct_the_curve():
     assert own.verify_curve[1:] == pytest.approx([1.2 * cost for cost in run.costs.verify_curve[1:]])
 
 
+def test_a_lane_that_hardly_guesses_says_nothing_of_what_guesses_cost():
+    """As n-grams in a text without repetitions: its plain iterations are slower than those of plain decoding."""
+    run = slowed(make_run(lanes=("autoregressive", "static:5")), draft=1.0, check=1.0)
+    trace = run.lanes[1]
+    for iteration in trace.iterations[1:]:
+        iteration.drafted = []
+    for repeat in trace.repeats:
+        repeat.rest_s = [second - 0.1 * run.costs.target_s for second in repeat.rest_s]
+    assert run_costs(run).verify_curve == run.costs.verify_curve
+
+
 @pytest.mark.parametrize("lane", ["static:5", "disco:0.6"])
 def test_slow_moments_count_as_far_as_they_are_in_the_time_of_every_repeat(lane):
     """Each repeat has one, in another iteration, so that the medians over the repeats have none."""

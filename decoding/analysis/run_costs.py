@@ -29,8 +29,8 @@ def run_costs(run: Run) -> Costs:
     ``v(1) + o``. v(n) is the mean over the iterations of all lanes that verify n > 1 rows; for an n that fewer than
     three do, the curve is scaled by the ratio at the measured n on either side, or at the nearest one; where longer
     passes come out cheaper than shorter ones, all of these get their mean. ``first`` and c are the straight line
-    through each draft's means. Then the curves are scaled until each static lane that ran comes to the median over its
-    repeats. Trees do not count.
+    through each draft's means. Then the curves are scaled until each static lane that mostly guessed comes to the
+    median over its repeats. Trees do not count.
     """
     plain = run.baseline
     if plain is None or not plain.iterations or not plain.repeats:
@@ -52,7 +52,12 @@ def run_costs(run: Run) -> Costs:
         draft_step={draft: c for draft, (_, c) in lines.items()},
         first_step={**run.costs.first_step, **{draft: first for draft, (first, _) in lines.items()}},
     )
-    return _met(own, [(trace, _whole(trace, units)) for trace in timed if trace.policy == "static"])
+    return _met(own, [(trace, _whole(trace, units)) for trace in timed if trace.policy == "static" and _guesses(trace)])
+
+
+def _guesses(trace: Trace) -> bool:
+    """Whether most iterations guess; where few do, the lane's cost says little of theirs."""
+    return sum(it.n_drafted > 0 for it in trace.iterations) > len(trace.iterations) / 2
 
 
 def _iterations(trace: Trace, units: list[float]) -> Iterator[tuple[int, float, float]]:

@@ -17,7 +17,7 @@ from ..lookahead.lanes import parse_lane
 from ..records.events import Event, RawEvents, new_id, numbered
 from ..records.machine import has_gpu, memory_bytes
 from ..records.pairs import PairDescription, describe_pairs
-from ..records.request import CompareRequest, Grant, check_granted, check_request
+from ..records.request import CompareRequest, Grant, check_granted, check_length, check_request
 
 
 def pairs_here() -> list[PairDescription]:
@@ -103,6 +103,10 @@ class Backend(ABC):
             self._check(CompareRequest(**options))
         elif self.only_comparisons or not self._grant.long_jobs:
             raise UserError(self.only_comparisons or SHARED)
+        else:
+            from ..evaluation.options import options_from_dict
+
+            check_length(options_from_dict(options.get("evaluation", options)).max_new_tokens, self._grant)
 
     def _check(self, request: CompareRequest) -> None:
         """Raises UserError with a sentence for a comparison that cannot run here."""

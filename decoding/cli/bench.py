@@ -181,10 +181,14 @@ def _kept_counts(lines: Lines | None, prompts: Sequence[Prompt]) -> Counts:
     if lines is None or not lines.records:
         return Counts()
     last = dict(lines.records[-1])
-    of, n = last.pop("of", None), last.get("prompts")
-    if not isinstance(n, int) or n > len(prompts) or of != _digest(prompts[:n]):
-        raise UserError(f"{lines.path} has the counts of other prompts: choose another file, or delete it.")
-    return Counts(**last | {"different": [tuple(one) for one in last["different"]]})
+    try:
+        of = last.pop("of")
+        counts = Counts(**last | {"different": [tuple(one) for one in last["different"]]})
+        if counts.prompts <= len(prompts) and of == _digest(prompts[: counts.prompts]):
+            return counts
+    except (KeyError, TypeError):  # no counts
+        pass
+    raise UserError(f"{lines.path} has the counts of other prompts: choose another file, or delete it.")
 
 
 def _digest(prompts: Sequence[Prompt]) -> str:

@@ -47,6 +47,7 @@ from .slices import Slices
 _CHAIN = TypeAdapter(Chain)
 _COSTS = TypeAdapter(Costs)
 _TREES = TypeAdapter(list[Growth])
+_TEXT = {"prompt", "output", "finish"}  # what the record of a text has
 TREES = "trees-"  # begins the names of files with trees, before the draft's
 COST_PROMPTS = 5  # prompts for measuring the cost curves
 DECISION_PROMPTS = 3  # prompts for measuring decisions
@@ -83,8 +84,9 @@ class Collector:
         self.prompts = self._usable(prompts)
         self._base = _prepare_all(pair, self.drafts, self.prompts[0], max_new_tokens)
         self._kept = KeptTexts(pair, max_new_tokens)
-        self._files: dict[str, Lines] = {}
-        self._by_prompt = {record["prompt"]: record for record in self._file("texts", "refuse").records}
+        self.files: dict[str, Lines] = {}
+        texts = self._file("texts", "refuse").records
+        self._by_prompt = {record["prompt"]: record for record in texts if record.keys() >= _TEXT}
         for prompt in self.prompts:  # texts of earlier versions do not say of what they are
             if self._by_prompt.get(prompt.id, {}).get("of") not in (None, _digest(prompt)):
                 raise UserError(f"The suite's prompts have changed since {folder} was begun: choose another folder.")
@@ -102,7 +104,7 @@ class Collector:
         begun = False
         for number, prompt in enumerate(prompts):
             missing = [track for track in self._tracks if prompt.id not in done[track]]
-            if missing:
+            if missing or prompt.id not in self._by_prompt:
                 self._check_cancel()
                 if begun and out_of_time():
                     return
@@ -134,7 +136,7 @@ class Collector:
 
     def ready(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         """Those of ``prompts`` that have a text and the chains (and trees) of all drafts."""
-        done = [self._records(track) for track in self._tracks]
+        done = [self._by_prompt, *map(self._records, self._tracks)]
         return [prompt for prompt in prompts if all(prompt.id in ids for ids in done)]
 
     def samples(self, prompts: Sequence[Prompt], draft: str) -> list[Sample]:
@@ -151,7 +153,7 @@ class Collector:
                 trees=_read(_TREES, trees[prompt.id]["trees"]) if prompt.id in trees else None,
             )
             for prompt in prompts
-            if prompt.id in chains and texts[prompt.id]["output"]
+            if prompt.id in chains and prompt.id in texts and texts[prompt.id]["output"]
         ]
 
     # -- costs
@@ -160,7 +162,7 @@ class Collector:
         """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``. The last
         record has all: an evaluation of further policies adds the costs of theirs.
         """
-        lines = self._file(name, drafts=self._models(), heads=self._digests)
+        lines = self._readings_file(name)
         if not lines.records:
             costs = yield from self._readings()
             lines.add({"costs": to_plain(costs), "decision": {}})
@@ -261,13 +263,18 @@ class Collector:
         return self._clock_file(lanes, name).records
 
     def _clock_file(self, lanes: Sequence[str], name: str) -> Lines:
-        return self._file(name, lanes=list(lanes), drafts=self._models(), heads=self._digests)
+        return self._readings_file(name, lanes=list(lanes))
+
+    def _readings_file(self, name: str, **key: Any) -> Lines:
+        """The file ``name`` of these drafts, policies and ``key``. Each has its own: readings took minutes."""
+        key |= {"drafts": self._models(), "heads": self._digests}
+        return self._file(f"{name}-{digest_of(json.dumps({**self._key, **key}).encode())}", **key)
 
     # -- odds and ends
 
     def close(self) -> None:
         self._kept.close()
-        for lines in self._files.values():
+        for lines in self.files.values():
             lines.close()
 
     def heads(self, draft: str) -> dict[str, Any]:
@@ -303,9 +310,9 @@ class Collector:
 
     def _file(self, name: str, stale: str = "restart", **key: Any) -> Lines:
         """The file ``name``, which stays open; ``key``: under what it was made beside the same target and limit."""
-        if name not in self._files:
-            self._files[name] = Lines(self._folder / f"{name}.jsonl", {**self._key, **key}, stale)
-        return self._files[name]
+        if name not in self.files:
+            self.files[name] = Lines(self._folder / f"{name}.jsonl", {**self._key, **key}, stale)
+        return self.files[name]
 
     def _models(self) -> dict[str, list[str]]:
         """What was timed and replayed under each draft's name."""

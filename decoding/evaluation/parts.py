@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, UserError
 from ..files import write_whole
-from ..records.json_lines import read_lines
+from ..records.json_lines import Lines
 from ..records.machine import describe_machine
 from ..records.run_file import to_plain
 from .results import Progress
@@ -82,7 +82,7 @@ def run_part(
         return
     finally:
         evaluation.collector.close()
-    result.files = _new_records(folder, part.files)
+    result.files = {lines.path.name: _new_records(lines, part.files) for lines in evaluation.collector.files.values()}
     yield result
 
 
@@ -118,11 +118,7 @@ def _run_stage(evaluation: Evaluation, part: Part, result: PartResult) -> Iterat
                 result.result = to_plain(step)
 
 
-def _new_records(folder: Path, given: Files) -> Files:
-    """The records of all files but those that were given; the key of each first."""
-    found: Files = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        key, *records = read_lines(path)
-        old = given.get(path.name)
-        found[path.name] = [key, *(records[len(old) - 1 :] if old and old[0] == key else records)]
-    return found
+def _new_records(lines: Lines, given: Files) -> list[dict[str, Any]]:
+    """The key of a file that was used, and its records that were not given."""
+    old = given.get(lines.path.name, [])
+    return [lines.key, *(lines.records[len(old) - 1 :] if old[:1] == [lines.key] else lines.records)]

@@ -261,4 +261,4 @@ def _folder(pair: Pair, draft: str) -> Path:
 
 
 def _writing(folder: Path) -> AbstractContextManager[None]:
-    return explained(f"Cannot write the fitted policies into {folder.name}")
+    return explained(f"Cannot write the fitted policies into {folder}")

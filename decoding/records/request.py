@@ -209,14 +209,19 @@ def check_granted(request: CompareRequest, grant: Grant) -> None:
         raise UserError(
             f"The prompt has {len(request.prompt):,} characters; here at most {grant.max_prompt_chars:,} are read."
         )
-    if request.max_new_tokens > grant.max_new_tokens:
-        raise UserError(f"{request.max_new_tokens:,} new tokens are too many: here at most {grant.max_new_tokens:,}.")
+    check_length(request.max_new_tokens, grant)
     total = request.max_new_tokens * request.repeats * len(request.lanes)
     if total > grant.max_total_tokens:
         raise UserError(
             f"All lanes and repeats together would decode {total:,} tokens; here at most {grant.max_total_tokens:,}. "
             f"{ASK_FOR_LESS}"
         )
+
+
+def check_length(max_new_tokens: int, grant: Grant) -> None:
+    """Raises UserError for texts longer than ``grant`` allows."""
+    if max_new_tokens > grant.max_new_tokens:
+        raise UserError(f"{max_new_tokens:,} new tokens are too many: here at most {grant.max_new_tokens:,}.")
 
 
 def read_request(values: Mapping[str, Any]) -> CompareRequest:
