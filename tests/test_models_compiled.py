@@ -15,7 +15,7 @@ from decoding import cpu
 from decoding.engines.attention import MAX_ROWS, CacheShape, CompiledAttention
 from decoding.engines.compiled import attention, products, this_cpu
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
-from decoding.engines.compiled.products import MOST_ROWS, ProductWriter, product_of
+from decoding.engines.compiled.products import MOST_OF_PAIRS, MOST_ROWS, ProductWriter, product_of
 from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import round_rows
 from decoding.engines.inputs import Branches
@@ -47,9 +47,15 @@ def summed_in_order(x: torch.Tensor, weight: torch.Tensor) -> np.ndarray:
     return sums
 
 
+pairs = pytest.mark.skipif(
+    cpu.imitated() == "plain" or not getattr(this_cpu(), "pairs", False), reason="not run: this CPU has no AVX512-BF16"
+)
+
+
 @compiled
 def test_what_this_cpu_can_have_it_has():
     assert None not in (*map(product_of, DTYPES), attention_kernel())
+    assert (product_of(torch.bfloat16) is not None) == this_cpu().pairs
 
 
 @compiled
@@ -83,6 +89,20 @@ def test_a_row_has_the_same_bits_in_any_company(rows, outputs, inputs, name):
     assert torch.equal(together, linear(random(inputs, rows).T.copy_(x)))  # whose rows are not contiguous
 
 
+@pairs
+@settings(max_examples=40, deadline=None)
+@given(rows=st.integers(1, 3 * MOST_OF_PAIRS), outputs=st.integers(1, 150), inputs=st.integers(1, 150))
+def test_pairs_are_those_of_rounded_rows_and_a_row_has_the_same_bits_in_any_company(rows, outputs, inputs):
+    weight, x, bias = random(outputs, inputs), random(rows, inputs, seed=1), random(outputs, seed=2)
+    linear = find_format("bfloat16").linear(weight, bias)
+    assert isinstance(linear, CompiledLinear)
+    together = linear(x)
+    rounded, held = (one.bfloat16().float() for one in (x, weight))
+    torch.testing.assert_close(together, rounded @ held.T + bias, rtol=1e-4, atol=1e-4)
+    assert torch.equal(together, torch.cat([linear(row[None]) for row in x]))
+    assert torch.equal(together, linear(random(inputs, rows).T.copy_(x)))
+
+
 @compiled
 def test_another_default_dtype_changes_nothing_and_other_inputs_are_refused():
     weight, x = random(32, 16), random(3, 16, seed=1)
@@ -100,7 +120,7 @@ def test_another_default_dtype_changes_nothing_and_other_inputs_are_refused():
 
 
 @compiled
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [*DTYPES, pytest.param(torch.bfloat16, marks=pairs)], ids=str)
 def test_threads_share_a_large_product_and_change_no_bit(dtype):
     weight, x, scales = (9 * random(1100, 256)).to(dtype), random(7, 256, seed=1), torch.ones(1120)
     product, before = product_of(dtype), torch.get_num_threads()
@@ -251,13 +271,16 @@ def test_threads_share_the_rows_and_heads_of_attention():
 CPUS = {  # triple, LLVM's name, whether it is wide, and the multiply-adds that must be there
     "AVX2": ("x86_64-unknown-linux-gnu", "x86-64-v3", False, "vfmadd231ps\t%ymm"),
     "AVX512": ("x86_64-unknown-linux-gnu", "x86-64-v4", True, "vfmadd231ps\t%zmm"),
+    "AVX512-BF16": ("x86_64-unknown-linux-gnu", "cooperlake", True, "vdpbf16ps"),
     "ARM": ("aarch64-unknown-linux-gnu", "generic", False, "fmla\tv"),
     "macOS": ("arm64-apple-darwin", "apple-m1", False, "fmla.4s"),
 }
 
 
-@pytest.mark.parametrize("name", CPUS)
-@pytest.mark.parametrize("kind", [*DTYPES, "attention"], ids=str)
+KINDS = [(name, kind) for name in CPUS for kind in (*DTYPES, "attention") if name != "AVX512-BF16"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [*KINDS, ("AVX512-BF16", torch.bfloat16)], ids=str)
 def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -68,11 +68,12 @@ def now() -> str:
 
 
 def age_of(date: str | None) -> timedelta:
-    """The age of what was measured at ``date``; a date that cannot be read counts as very old."""
+    """The age of what was measured at ``date``; a date in the future, or that cannot be read, counts as very old."""
     try:
-        return datetime.now(timezone.utc) - datetime.fromisoformat(date or "")
+        age = datetime.now(timezone.utc) - datetime.fromisoformat(date or "")
     except (ValueError, TypeError):
         return timedelta.max
+    return age if age >= timedelta() else timedelta.max
 
 
 def usual(

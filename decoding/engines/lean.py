@@ -99,7 +99,7 @@ class LeanModel(CachedModel):
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.device = torch.device(device)
         self._head_rows = None if head_ids is None else head_ids.to(self.device)
-        self.dtype = self.format.compute
+        self.dtype = self.format.compute_on(self.device)
         self.max_length = min(DEFAULT_MAX_LENGTH, config.max_position_embeddings)
         self.length = 0
         self.kept_layers: tuple[int, ...] = ()

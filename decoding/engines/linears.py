@@ -135,7 +135,9 @@ class DenseLinear(UnfusedLinear):
 
 
 class CompiledLinear(UnfusedLinear):
-    """[n, in] float32 -> [n, out] float32 by a matrix [out, in] of int8, float16 or float32 (compiled/products.py)."""
+    """[n, in] float32 -> [n, out] float32 by a matrix [out, in] of int8, float16, bfloat16 or float32
+    (compiled/products.py).
+    """
 
     dtype = torch.float32
     rows_apart = True
@@ -151,9 +153,9 @@ class CompiledLinear(UnfusedLinear):
         self.n_out, self.n_in = weight.shape
         self.bias = None if bias is None else bias.float()
         self._packed, self._product = product.pack(weight), product
-        blocks, inputs, lanes = self._packed.shape
+        blocks, steps, lanes = self._packed.shape
         self._scales = None if scales is None else F.pad(scales.float(), (0, blocks * lanes - self.n_out))
-        self._more = inputs - self.n_in
+        self._more = steps * product.inputs - self.n_in
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         y = self._product(F.pad(x, (0, self._more)) if self._more else x, self._packed, self._scales)

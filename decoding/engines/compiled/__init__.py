@@ -29,12 +29,15 @@ _NEEDED = ("avx2", "fma", "f16c")  # on x86, as LLVM names them
 
 
 class Cpu(NamedTuple):
-    """A CPU as LLVM names it. ``wide``: it has 32 registers of 16 float32 numbers."""
+    """A CPU as LLVM names it. ``wide``: it has 32 registers of 16 float32 numbers; ``pairs``: it multiplies pairs of
+    bfloat16 numbers.
+    """
 
     triple: str
     name: str
     features: str
     wide: bool
+    pairs: bool
 
 
 class Function:
@@ -86,7 +89,8 @@ def this_cpu() -> Cpu | None:
         return None
     wide = bool(features.get("avx512f")) and lesser != "avx2"
     name = ("x86-64-v4" if wide else "x86-64-v3") if lesser else llvm.get_host_cpu_name()
-    return Cpu(llvm.get_default_triple(), name, "" if lesser else features.flatten(), wide)
+    pairs = wide and not lesser and bool(features.get("avx512bf16"))
+    return Cpu(llvm.get_default_triple(), name, "" if lesser else features.flatten(), wide, pairs)
 
 
 def load(writer: Writer, cpu: Cpu) -> dict[str, Function]:

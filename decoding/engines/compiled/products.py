@@ -1,11 +1,14 @@
-"""Products of float32 rows by packed int8, float16 or float32 matrices.
+"""Products of float32 rows by packed int8, float16, float32 or, on some CPUs, bfloat16 matrices.
 
 y[r, o] = sum over k of x[r, k] W[o, k], added up in the order of k in every row, each step a fused multiply-add; the
 sum of int8 weights is then multiplied by their output's scale. So a row's bits depend neither on the number of rows nor
 on the CPU. Weights are widened in registers: one row takes about as long as memory needs to deliver them.
 
-A packed matrix is [blocks, inputs, lanes]: a step reads the weights of one input, which meet that input of up to
-MOST_ROWS rows. One row reads it from its beginning to its end, as which memory delivers it fastest.
+For bfloat16 weights rows are rounded to bfloat16, too, and AVX512-BF16 multiplies both in pairs: a step is a pair then.
+These are half as many steps, so that several rows take little longer than one.
+
+A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input, which meet that input of several rows.
+One row reads it from its beginning to its end, which is the order in which memory is fastest.
 """
 
 from __future__ import annotations
@@ -14,31 +17,38 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from ...cpu import imitated
 from . import Cpu, Function, compiled, find_openmp, load
-from .writer import Writer
+from .writer import LANES, Writer
 
-MOST_ROWS = 6  # of one inner loop, so that the sums stay in registers
+MOST_ROWS, MOST_OF_PAIRS = 6, 12  # of one inner loop, so that the sums stay in registers
 _CHUNK = 2  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
 _FEW_ROWS = 3  # which are faster by one block at a time
 _STEPS = 2  # of one turn of an inner loop
-_AHEAD = 3072  # bytes: how far ahead the loops over several rows, which take longer, ask memory for weights
+_AHEAD, _AHEAD_OF_PAIRS = 3072, 8192  # bytes: how far ahead the loops over several rows ask memory for weights
+_ROUNDED = 32  # numbers that are rounded together
 _LINE = 64  # bytes that memory delivers together
-_POINTERS = ("x", "weights", "y", "scales")
+_POINTERS = ("x", "weights", "y", "scales", "rounded")
 _FIELDS = (*_POINTERS, "inputs", "rows", "blocks")
 
 
 class Product:
-    """The product for weights of one dtype. ``lanes``: outputs of a block."""
+    """The product for weights of one dtype. ``lanes``: outputs of a block; ``inputs``: of a step; ``most_rows``: of an
+    inner loop.
+    """
 
-    def __init__(self, multiply: Function, lanes: int) -> None:
-        self._multiply, self.lanes = multiply, lanes
+    def __init__(self, multiply: Function, writer: ProductWriter) -> None:
+        self._multiply, self.lanes, self.most_rows = multiply, writer.lanes, writer.most_rows
+        self.inputs = 2 if writer.pairs else 1
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
-        """A matrix [out, in] packed, with outputs of zeros up to a whole block and inputs of zeros up to an even
-        number.
+        """A matrix [out, in] packed, with outputs of zeros up to a whole block and inputs of zeros up to an even number
+        of steps, or to whole vectors of pairs.
         """
+        if self.inputs == 2:
+            weight = F.pad(weight, (0, -weight.shape[1] % _ROUNDED)).view(torch.int32)
         (n_out, n_in), lanes = weight.shape, self.lanes
         whole, rest = divmod(n_out, lanes)
         packed = torch.zeros(whole + bool(rest), -(-n_in // _STEPS) * _STEPS, lanes, dtype=weight.dtype)
@@ -48,30 +58,37 @@ class Product:
         return packed
 
     def __call__(self, x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor | None = None) -> torch.Tensor:
-        """x [rows, inputs] by a matrix ``packed`` [blocks, inputs, lanes] -> [rows, blocks * lanes], a new tensor.
+        """x [rows, inputs] by a matrix ``packed`` [blocks, steps, lanes] -> [rows, blocks * lanes], a new tensor.
         ``scales`` [blocks * lanes] float32, of int8 weights.
         """
-        rows, (blocks, inputs, lanes) = x.shape[0], packed.shape
+        rows, (blocks, steps, lanes) = x.shape[0], packed.shape
+        inputs = steps * self.inputs
         if x.dtype != torch.float32 or x.shape[1] != inputs:
             raise ValueError(f"rows of {inputs} float32 numbers are needed, not {tuple(x.shape)} {x.dtype}")
         x = x.contiguous()
         y = torch.empty(rows, blocks * lanes, dtype=torch.float32)  # the default may be another one for a while
         scaled = 0 if scales is None else scales.data_ptr()
-        fields = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, inputs, rows, blocks)
+        rounded = torch.empty(rows, steps, dtype=torch.int32) if self.inputs == 2 else x
+        pointers = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, rounded.data_ptr())
+        fields = (*pointers, steps, rows, blocks)
         self._multiply(*fields, parts=blocks, work=rows * blocks * inputs * lanes)
         return y
 
 
 def product_of(dtype: torch.dtype) -> Product | None:
-    """The product for weights of ``dtype``, int8, float16 or float32; None where this CPU or LLVM cannot have it."""
+    """The product for weights of ``dtype``, int8, float16, bfloat16 or float32; None where this CPU or LLVM cannot have
+    it.
+    """
     return None if imitated() == "plain" else _product_for(dtype, imitated())
 
 
 @cache
 def _product_for(dtype: torch.dtype, cpu_class: str) -> Product | None:
-    def make(cpu: Cpu) -> Product:
+    def make(cpu: Cpu) -> Product | None:
+        if dtype == torch.bfloat16 and not cpu.pairs:
+            return None
         writer = ProductWriter(cpu.triple, dtype, cpu.wide, shared=find_openmp() is not None)
-        return Product(load(writer, cpu)["multiply"], writer.lanes)
+        return Product(load(writer, cpu)["multiply"], writer)
 
     return compiled(make, lambda made: _is_right(made, dtype))
 
@@ -79,31 +96,35 @@ def _product_for(dtype: torch.dtype, cpu_class: str) -> Product | None:
 def _is_right(made: Product, dtype: torch.dtype) -> bool:
     """Each number of rows, and so many that threads share them: the numbers, and that a row keeps its bits."""
     generator, single = torch.Generator().manual_seed(0), torch.float32
-    weight = (9 * torch.randn(65 * made.lanes, 24, generator=generator, dtype=single)).to(dtype)
-    x = torch.randn(2 * MOST_ROWS + 1, 24, generator=generator, dtype=single)
+    weight = (9 * torch.randn(65 * made.lanes, 32, generator=generator, dtype=single)).to(dtype)
+    x = torch.randn(2 * made.most_rows + 1, 32, generator=generator, dtype=single)
     scales, packed = torch.arange(65 * made.lanes, dtype=single), made.pack(weight)
-    expected = x @ weight.float().t() * (scales if dtype == torch.int8 else 1)
+    rounded = x.to(dtype).float() if dtype == torch.bfloat16 else x
+    expected = rounded @ weight.float().t() * (scales if dtype == torch.int8 else 1)
     found = made(x, packed, scales)
-    alike = all(torch.equal(made(x[:n], packed, scales), found[:n]) for n in range(1, MOST_ROWS + 1))
+    alike = all(torch.equal(made(x[:n], packed, scales), found[:n]) for n in range(1, made.most_rows + 1))
     return alike and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
 class ProductWriter(Writer):
-    """``multiply`` takes the blocks of this thread in chunks. An inner loop for each number of rows up to MOST_ROWS, by
-    one block, or by two where registers are many (``wide``).
+    """``multiply`` takes the blocks of this thread in chunks. An inner loop for each number of rows up to
+    ``most_rows``, by one block, or by two where registers are many (``wide``) and pairs do not fill them.
     """
 
     def __init__(self, triple: str, dtype: torch.dtype, wide: bool, shared: bool) -> None:
         self.lanes = 32 if wide else 16
         super().__init__(triple, shared, self.lanes)
-        kinds = {torch.int8: self.ir.IntType(8), torch.float16: self.ir.HalfType()}
-        self.bytes, self.weight = dtype.itemsize, kinds.get(dtype, self.single)
+        self.pairs = self._pairs() if dtype == torch.bfloat16 else None
+        self.most_rows, self.ahead = (MOST_OF_PAIRS, _AHEAD_OF_PAIRS) if self.pairs else (MOST_ROWS, _AHEAD)
+        kinds = {torch.int8: self.ir.IntType(8), torch.float16: self.ir.HalfType(), torch.bfloat16: self.int}
+        self.bytes, self.weight = 4 if self.pairs else dtype.itemsize, kinds.get(dtype, self.single)
+        self.given, self.scaled = self.int if self.pairs else self.single, dtype == torch.int8
         self.prefetch = self.declare("llvm.prefetch.p0", self.none, [self.pointer] + [self.int] * 3)
         self.inner = {
             (rows, blocks): self._inner(rows, blocks)
-            for rows in range(1, MOST_ROWS + 1)
+            for rows in range(1, self.most_rows + 1)
             for blocks in (1, _CHUNK)
-            if blocks == 1 or (wide and rows > _FEW_ROWS)
+            if blocks == 1 or (wide and rows > _FEW_ROWS and not self.pairs)
         }
         self._multiply()
 
@@ -115,7 +136,7 @@ class ProductWriter(Writer):
         b = self.begin(function)
         size = b.mul(inputs, self.long(self.lanes))
         starts = [self.at(b, weights, b.mul(size, self.long(block)), self.weight) for block in range(blocks)]
-        x_rows = [self.at(b, x, b.mul(inputs, self.long(row)), self.single) for row in range(rows)]
+        x_rows = [self.at(b, x, b.mul(inputs, self.long(row)), self.given) for row in range(rows)]
         sums = [self.zero] * (rows * blocks)
         with self.loop(b, self.long(0), inputs, _STEPS, sums) as (k, values):
             for step in range(_STEPS):
@@ -124,12 +145,12 @@ class ProductWriter(Writer):
                     self._ask_ahead(b, starts, at, step)
                 wide = [self._widened(b, start, at) for start in starts]
                 for row, start in enumerate(x_rows):
-                    number = self.everywhere(b, self.number(b, start, at))
+                    number = self.everywhere(b, b.load(self.at(b, start, at, self.given), typ=self.given))
                     for i, weight in enumerate(wide, row * blocks):
-                        values[i] = b.call(self.fma, [weight, number, values[i]])
+                        values[i] = self._added(b, weight, number, values[i])
         for i, value in enumerate(sums):
             row, first = i // blocks, self.long(i % blocks * self.lanes)
-            if isinstance(self.weight, self.ir.IntType):
+            if self.scaled:
                 value = b.fmul(value, b.load(self.at(b, scales, first, self.single), align=4, typ=self.vector))
             at = b.add(b.mul(outputs, self.long(row)), first)
             b.store(value, self.at(b, y, at, self.single), align=4)
@@ -137,25 +158,46 @@ class ProductWriter(Writer):
         return function
 
     def _ask_ahead(self, b: Any, starts: list[Any], k: Any, step: int) -> None:
-        """Asks memory for the lines that begin in what lies _AHEAD of the weights of input ``k``."""
+        """Asks memory for the lines that begin in what lies ``ahead`` of the weights of step ``k``."""
         size = self.lanes * self.bytes
         for start in starts:
             for line in range(-step * size % _LINE, size, _LINE):
-                at = b.add(b.mul(k, self.long(size)), self.long(_AHEAD + line))
+                at = b.add(b.mul(k, self.long(size)), self.long(self.ahead + line))
                 later = self.at(b, start, at, self.ir.IntType(8))
                 b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
 
     def _widened(self, b: Any, start: Any, k: Any) -> Any:
-        """The weights of input ``k`` in float32."""
+        """The weights of step ``k`` in float32, or pairs as they are."""
         at = self.at(b, start, b.mul(k, self.long(self.lanes)), self.weight)
         kind = self.ir.VectorType(self.weight, self.lanes)
         found = b.load(at, align=self.lanes * self.bytes, typ=kind)
-        if isinstance(self.weight, self.ir.IntType):
+        if self.scaled:
             return b.sitofp(found, self.vector)
-        return found if self.weight == self.single else b.fpext(found, self.vector)
+        return found if self.weight == self.given else b.fpext(found, self.vector)
+
+    def _added(self, b: Any, weight: Any, number: Any, value: Any) -> Any:
+        """``value`` + ``weight`` ``number``."""
+        if self.pairs is None:
+            return b.call(self.fma, [weight, number, value])
+        places, parts = self.ir.VectorType(self.int, LANES), []
+        for first in range(0, self.lanes, LANES):
+            mask = self.ir.Constant(places, list(range(first, first + LANES)))
+            start, *factors = (b.shuffle_vector(one, one, mask) for one in (value, weight, number))
+            parts.append(b.call(self.pairs, [start, *(b.bitcast(one, self.pairs.args[1].type) for one in factors)]))
+        whole = self.ir.Constant(self.ir.VectorType(self.int, self.lanes), list(range(self.lanes)))
+        return b.shuffle_vector(parts[0], parts[-1], whole)
+
+    def _pairs(self) -> Any:
+        """AVX512-BF16's instruction: to 16 float32 numbers it adds the products of 16 pairs."""
+        number = type("Bfloat", (self.ir.Type,), {"_to_string": lambda self: "bfloat"})()  # which llvmlite has not
+        sums, factors = self.ir.VectorType(self.single, LANES), self.ir.VectorType(number, 2 * LANES)
+        return self.declare("llvm.x86.avx512bf16.dpbf16ps.512", sums, [sums, factors, factors])
 
     def _multiply(self) -> None:
         b, given = self.entry("multiply", _FIELDS, _POINTERS)
+        if self.pairs:
+            self._round(b, given)
+            given["x"] = given["rounded"]
         first, end = self.mine(b, given["blocks"])
         whole = b.sub(end, b.srem(b.sub(end, first), self.long(_CHUNK)))
         for begin, until, blocks in ((first, whole, _CHUNK), (whole, end, 1)):
@@ -163,16 +205,26 @@ class ProductWriter(Writer):
                 self._all_rows(b, given, block, blocks)
         b.ret_void()
 
+    def _round(self, b: Any, given: dict[str, Any]) -> None:
+        """Rounds all rows: every thread writes the same."""
+        wide = self.ir.VectorType(self.single, _ROUNDED)
+        numbers = b.mul(b.mul(given["rows"], given["inputs"]), self.long(2))
+        with self.loop(b, self.long(0), numbers, _ROUNDED, []) as (at, _):
+            found = b.load(self.at(b, given["x"], at, self.single), align=4, typ=wide)
+            to = self.at(b, given["rounded"], b.sdiv(at, self.long(2)), self.int)
+            b.store(b.fptrunc(found, self.pairs.args[1].type), to, align=4)
+
     def _all_rows(self, b: Any, given: dict[str, Any], block: Any, blocks: int) -> None:
-        """All rows by ``blocks`` from ``block`` on, in parts of up to MOST_ROWS: equal ones, since few sums wait for
-        each other.
+        """All rows by ``blocks`` from ``block`` on, in parts of up to ``most_rows``: equal ones, since few sums wait
+        for each other.
         """
-        parts = b.sdiv(b.add(given["rows"], self.long(MOST_ROWS - 1)), self.long(MOST_ROWS))
+        most = self.long(self.most_rows)
+        parts = b.sdiv(b.add(given["rows"], self.long(self.most_rows - 1)), most)
         with self.loop(b, self.long(0), parts, 1, []) as (part, _):
             first, end = self.part(b, given["rows"], parts, part)
             after = b.append_basic_block()
             choice = b.switch(b.sub(end, first), after)
-            for rows in range(1, MOST_ROWS + 1):
+            for rows in range(1, self.most_rows + 1):
                 case = b.append_basic_block()
                 choice.add_case(self.long(rows), case)
                 b.position_at_end(case)
@@ -183,7 +235,7 @@ class ProductWriter(Writer):
     def _some_rows(self, b: Any, given: dict[str, Any], row: Any, rows: int, block: Any, blocks: int) -> None:
         width = max(width for of, width in self.inner if of == rows and width <= blocks)
         outputs = b.mul(given["blocks"], self.long(self.lanes))
-        x = self.at(b, given["x"], b.mul(row, given["inputs"]), self.single)
+        x = self.at(b, given["x"], b.mul(row, given["inputs"]), self.given)
         for done in range(0, blocks, width):
             first = b.mul(b.add(block, self.long(done)), self.long(self.lanes))  # output
             weights = self.at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)

@@ -23,10 +23,11 @@ from ..linears import Linear, exact_linear
 class WeightFormat(ABC):
     """One number format.
 
-    ``compute``: dtype of activations and of the KV cache. ``layer_bytes``, ``head_bytes``, ``reduced_head_bytes``: of
-    a weight in the layers, in the head, in a draft's reduced head. ``holds``: dtypes of checkpoints whose values it
-    holds, so that a target may run in it unasked. ``general``: whether it is just a dtype, ``compute``, in which models
-    also run on a GPU and, where they are not Llama-shaped, in transformers' modules.
+    ``compute``: dtype of activations and of the KV cache, unless a device has a better one. ``layer_bytes``,
+    ``head_bytes``, ``reduced_head_bytes``: of a weight in the layers, in the head, in a draft's reduced head.
+    ``holds``: dtypes of checkpoints whose values it holds, so that a target may run in it unasked. ``general``: whether
+    it is just a dtype, ``compute``, in which models also run on a GPU and, where they are not Llama-shaped, in
+    transformers' modules.
     """
 
     name: str
@@ -41,6 +42,10 @@ class WeightFormat(ABC):
     def exact(self) -> bool:
         """Whether it holds the values of any checkpoint; the others round them."""
         return bool(self.holds)
+
+    def compute_on(self, device: torch.device) -> torch.dtype:
+        """``compute``, or what suits this device better."""
+        return self.compute
 
     def is_fast_here(self) -> bool:
         """Whether this CPU has what its products are written for: a trial of others would be a waste of time."""
