@@ -175,9 +175,10 @@ def explain(run: Run, lane: str, position: int) -> dict[str, Any]:
     if lane not in numbers:
         raise UserError(f"This run has no lane {lane[:60]}: it has {', '.join(numbers)}.")
     trace = run.lanes[numbers[lane]]
-    if not isinstance(position, int) or not 0 <= position < len(trace.output):
+    if position not in range(len(trace.output)):
         last = len(trace.output) - 1
         raise UserError(f"The text has {last + 1} new tokens: give a position from 0 to {last}.")
+    position = int(position)  # a program may have written 3.0
     at = next(k for k, it in enumerate(trace.iterations) if it.start <= position < it.start + len(it.tokens))
     iteration = trace.iterations[at]
     offset = position - iteration.start

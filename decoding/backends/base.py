@@ -103,10 +103,10 @@ class Backend(ABC):
             self._check(CompareRequest(**options))
         elif self.only_comparisons or not self._grant.long_jobs:
             raise UserError(self.only_comparisons or SHARED)
-        else:
+        elif kind in ("evaluate", "drafts"):
             from ..evaluation.options import options_from_dict
 
-            check_length(options_from_dict(options.get("evaluation", options)).max_new_tokens, self._grant)
+            check_length(options_from_dict(options).max_new_tokens, self._grant)
 
     def _check(self, request: CompareRequest) -> None:
         """Raises UserError with a sentence for a comparison that cannot run here."""

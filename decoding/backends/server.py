@@ -237,11 +237,11 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 
 def _guard(token: str) -> Callable[[Request], None]:
-    expected = f"Bearer {check_token(token)}".encode()
+    expected = check_token(token).encode()
 
     def check(request: Request) -> None:
-        given = request.headers.get("authorization", "").encode()
-        if token and not hmac.compare_digest(given, expected):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if token and (scheme.lower() != "bearer" or not hmac.compare_digest(given.encode(), expected)):
             sentence = (
                 "This server requires a token, and the one given is missing or wrong: "
                 "start the front end with SPECULOSCOPE_TOKEN set to the server's."

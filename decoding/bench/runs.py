@@ -100,8 +100,13 @@ def _transformers_models(described: PairDescription, work: Work) -> tuple[Any, A
 
 
 def _prompts(pair: Pair, work: Work) -> list[list[int]]:
-    """Token ids of test prompts, cut to what the target's context leaves room for."""
+    """Token ids of test prompts, cut to what the target's context leaves room for. Raises UserError for no room."""
     room = pair.target.max_length - work.max_new_tokens - 1
+    if room < 1:
+        raise UserError(
+            f"{work.max_new_tokens:,} new tokens leave no room for a prompt in this target's context of "
+            f"{pair.target.max_length:,}: ask for fewer."
+        )
     suite = load_suite(suites_for("all", pair.chat), "test", work.limit)
     return [pair.encode_prompt(one.prompt).ids[-room:] for one in suite]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 import typer
 
@@ -33,6 +34,9 @@ FAILED = 1
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command. Bad input gives a sentence on stderr and exit status 2; lack of memory status 1."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no such character shows a question mark
     try:
         _application(arguments)(args=arguments, prog_name="python -m decoding")
     except Exception as error:

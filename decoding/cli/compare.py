@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +21,18 @@ from ..records.generate import NOT_AGAIN, is_recorded
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import load_run, request_again, run_of_events, save_run
 from ..records.trace import Run
-from .console import CANCELLED, AsJson, Tell, cancel_on_interrupt, err, out, print_json, progress_bar, with_settings
+from .console import (
+    CANCELLED,
+    AsJson,
+    Tell,
+    cancel_on_interrupt,
+    err,
+    make_folder,
+    out,
+    print_json,
+    progress_bar,
+    with_settings,
+)
 
 
 @with_settings
@@ -123,8 +134,9 @@ def _check_writable(file: Path) -> None:
         raise UserError(f"{file} is a folder: name the file to write in it.")
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is no regular file: name another.")
-    with explained(f"Cannot write into {file.absolute().parent}"):
-        TemporaryFile(dir=file.absolute().parent).close()
+    if file.exists() and not os.access(file, os.W_OK):
+        raise UserError(f"{file} is write-protected: name another.")
+    make_folder(file.absolute().parent)
 
 
 def _read_prompt(prompt: str, file: Path | None) -> str:

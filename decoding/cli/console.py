@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from inspect import Parameter
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -40,9 +41,10 @@ def print_json(data: Any) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Before minutes of measuring: raises UserError if ``folder`` cannot be made."""
+    """Before minutes of measuring: raises UserError if ``folder`` cannot be made, or nothing be written into it."""
     with explained(f"Cannot write into {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
 
 
 def as_text(text: str, style: str = "") -> Text:

@@ -12,11 +12,12 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ..errors import UserError
 from ..evaluation.advice import recommend
 from ..evaluation.options import EvaluationOptions, check_options, default_lanes
 from ..evaluation.report import WORK, advice_markdown, setting_lines, spread_name, tables_of, write_report
 from ..evaluation.report import ship as ship_result
-from ..evaluation.results import EvaluationResult, Progress, load_result
+from ..evaluation.results import SHIPPED, EvaluationResult, Progress, load_result
 from ..evaluation.table import Table
 from ..records.request import number_formats
 from ..records.run_file import to_plain
@@ -27,6 +28,7 @@ from .console import (
     as_text,
     cancel_on_interrupt,
     err,
+    make_folder,
     out,
     print_json,
     progress_bar,
@@ -64,11 +66,15 @@ def evaluate(
     **options: Any,
 ) -> None:
     """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""
+    if ship:
+        make_folder(SHIPPED)
     if result_file is not None:
         _report(load_result(result_file), out_folder, ship, as_json)
         return
     if not options["target"]:
         options |= {"draft": "", "draft_name": options["draft"]}
+    if options["drafts"] and (lanes or options["draft_name"]):
+        raise UserError("All drafts are compared, each with all policies: leave --draft and --lanes out.")
     named = [lane.strip() for lane in lanes.split(",") if lane.strip()]
     asked = check_options(EvaluationOptions(**options, lanes=named or default_lanes()))
     with cancel_on_interrupt() as cancel:

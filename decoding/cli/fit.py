@@ -10,7 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import Cancelled, UserError
-from .console import CANCELLED, AsJson, PairName, Target, cancel_on_interrupt, err, out, print_json, progress_bar
+from .console import (
+    CANCELLED,
+    AsJson,
+    PairName,
+    Target,
+    cancel_on_interrupt,
+    err,
+    make_folder,
+    out,
+    print_json,
+    progress_bar,
+)
 
 
 def fit(
@@ -31,11 +42,14 @@ def fit(
 ) -> None:
     """Fit the learned policies: write texts, train, calibrate, tune, and store them next to the draft."""
     from ..fit.run import fit as fit_pair
+    from ..fit.run import policies_folder
     from ..fit.texts import FitOptions
 
     options = FitOptions(suite, train, validation, max_new_tokens, epochs, seed)
     with cancel_on_interrupt() as cancel, progress_bar("Loading the models") as progress:
         loaded, drafts = _load(pair, target, draft)
+        for name in drafts:
+            make_folder(policies_folder(loaded, name))
         try:
             found = fit_pair(loaded, drafts, options, progress, cancel.is_set, only_chains)
         except Cancelled:
@@ -49,7 +63,7 @@ def fit(
         _show(rows)
     for one in found:
         done = "fitted" if one.policies else "recorded"
-        err.print(f"{one.draft}: {done} in {one.seconds:.0f} s, written into {one.folder.name} next to the draft.")
+        err.print(f"{one.draft}: {done} in {one.seconds:.0f} s, written into {one.folder}.")
 
 
 def _load(pair: str, target: str, draft: str) -> tuple[Any, list[str]]:

@@ -58,6 +58,8 @@ def policies(
     as_json: AsJson = False,
 ) -> None:
     """List the lookahead policies: their lanes, behaviour and sources."""
+    if markdown and as_json:
+        raise UserError("Give either --markdown or --json.")
     if markdown:
         print(as_markdown())
     elif as_json:
@@ -103,8 +105,8 @@ def suites(
     if action == "fetch":
         for name in names or DATASETS:
             _fetch(name)
-    elif action != "list":
-        raise UserError(f"Suites can be listed or fetched, not {action[:40]!r}: write `suites list` or `suites fetch`.")
+    elif (asked := " ".join([action, *(names or ())])) != "list":
+        raise UserError(f"Suites can be listed or fetched, not {asked[:40]!r}: write `suites list` or `suites fetch`.")
     faults = []
     for name in available_suites():
         try:

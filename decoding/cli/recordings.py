@@ -41,9 +41,9 @@ def recordings(
     folder = folder or (OF_LESSONS if lessons else RECORDINGS)
     if described.kind != "embedded":
         raise UserError("Recordings need a pair whose weights are in models/: train one, or name one with --pair.")
-    if check:
-        raise typer.Exit(_check(folder, prompts, described, all_there))
     chosen = _choose(prompts, only)
+    if check:
+        raise typer.Exit(_check(folder, chosen, described, all_there))
     make_folder(folder)
     _check_others(folder, chosen, described)
     with cancel_on_interrupt() as cancel:

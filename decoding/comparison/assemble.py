@@ -98,8 +98,15 @@ def _trace(prepared: Prepared, decoded: Decoded, index: int, annotator: Annotato
 
 
 def _engine_notes(prepared: Prepared, lane: Lane) -> list[str]:
-    """The notes of the lane's engines, such as that no CUDA graph could be recorded."""
-    notes = (model.note for model in models_of(prepared.pair, [prepared.draft_of(lane)]))
+    """The notes of the lane's engines, such as that no CUDA graph could be recorded, or that the draft cannot guess as
+    far as the lane asks.
+    """
+    target, *drafts = models_of(prepared.pair, [prepared.draft_of(lane)])
+    notes = [model.note for model in (target, *drafts)]
+    for draft in drafts:
+        most = max((one.n for one in (draft.parallel_heads, draft.projections) if one is not None), default=1)
+        if most > 1 and lane.policy == "static" and (lane.number or 0) > most:
+            notes.append(f"This draft makes {most} guesses at once and then no further ones.")
     return [note[:400] for note in dict.fromkeys(notes) if note]
 
 

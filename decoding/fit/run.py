@@ -70,7 +70,7 @@ def fit(
 
     ``only_chains``: the policies stay as they are. Raises UserError, Cancelled.
     """
-    folders = [_folder(pair, draft) for draft in drafts]
+    folders = [policies_folder(pair, draft) for draft in drafts]
     began = perf_counter()
     splits = ("validation",) if only_chains else ("train", "validation")
     texts = write_texts(pair, pair.default_draft, options, progress, cancelled, splits)
@@ -247,7 +247,8 @@ def _data(options: FitOptions, texts: dict[str, Texts], positions: Positions) ->
     }
 
 
-def _folder(pair: Pair, draft: str) -> Path:
+def policies_folder(pair: Pair, draft: str) -> Path:
+    """Where the policies of ``draft`` are written. Raises UserError for a draft that cannot have any."""
     if abilities_of(pair, draft).certain:
         raise UserError(f"The draft {draft} has no probabilities to learn from: fit a model draft.")
     pair.draft(draft)  # raises UserError for an unknown name

@@ -82,7 +82,8 @@ def suite_names(name: str) -> tuple[str, ...]:
     Raises UserError for an unknown one.
     """
     sets = {"all": SUITES, "papers": PAPERS}
-    names = sets.get(name) or tuple(dict.fromkeys(part.strip() for part in name.split(",")))
+    parts = [part.strip() for part in name.split(",")]
+    names = tuple(dict.fromkeys(one for part in parts for one in sets.get(part, (part,))))
     known = *SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT, LESSONS, *_own_suites()
     for one in names:
         if one not in known:
@@ -98,7 +99,7 @@ def _own_suites() -> list[str]:
 
 def suites_for(name: str, chat: bool) -> str:
     """``name``; for a pair that chats (``chat``), ``all`` are the questions of CHAT."""
-    return ",".join(CHAT) if chat and name == "all" else name
+    return ",".join(",".join(CHAT) if chat and part.strip() == "all" else part for part in name.split(","))
 
 
 def available_suites() -> tuple[str, ...]:
@@ -135,7 +136,11 @@ def _read(name: str) -> list[Prompt]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path.name} is not UTF-8 text: save it as UTF-8.") from error
-    found = [_parse(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
+    written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    found = [
+        _parse(line, path, number, "test" if count % 3 else "validation")
+        for count, (number, line) in enumerate(written, 1)
+    ]
     twice = [name for name, times in Counter(prompt.id for prompt in found).items() if times > 1]
     if twice:
         raise UserError(f"{path.name} has several prompts with the id {twice[0][:40]!r}: each needs its own.")
@@ -146,7 +151,8 @@ def _file(name: str) -> Path:
     return fetched_file(name) if name in PAPERS else FOLDER / f"{name}.jsonl"
 
 
-def _parse(line: str, path: Path, number: int) -> Prompt:
+def _parse(line: str, path: Path, number: int, split: str) -> Prompt:
+    """The prompt in line ``number``, of ``split`` unless it names another. Raises UserError."""
     no_prompt = f'{path.name}, line {number} is not a prompt such as {{"prompt": "Hello"}}'
     try:
         given = json.loads(line)
@@ -156,13 +162,17 @@ def _parse(line: str, path: Path, number: int) -> Prompt:
         raise UserError(f"{no_prompt}.")
     if unknown := given.keys() - {one.name for one in fields(Prompt)}:
         raise UserError(f"{no_prompt}: there is no field {min(unknown)[:40]!r}.")
-    own: dict[str, Any] = {
-        "id": f"{path.stem}-{number}",
-        "suite": path.stem,
-        "split": "test" if number % 3 else "validation",
-    }
+    own: dict[str, Any] = {"id": f"{path.stem}-{number}", "suite": path.stem, "split": split}
     found = Prompt(**{"source": ""} | own | given | {"lanes": tuple(given.get("lanes", ()))})
-    texts = (found.prompt, found.id, found.split)
-    if not all(isinstance(text, str) for text in texts) or found.split not in (*SPLITS, SHOWCASE):
-        raise UserError(f"{path.name}, line {number}: prompt and id must be texts, split one of {', '.join(SPLITS)}.")
+    texts = (found.prompt, found.id, found.picture, found.suite, found.split)
+    if not all(map(_is_text, texts)) or found.split not in (*SPLITS, SHOWCASE):
+        raise UserError(
+            f"{path.name}, line {number}: prompt, id, picture and suite must be texts of whole characters, "
+            f"split one of {', '.join(SPLITS)}."
+        )
     return found
+
+
+def _is_text(value: object) -> bool:
+    """Half a character, which JSON can write, is none."""
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)

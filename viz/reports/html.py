@@ -22,6 +22,8 @@ STYLE = (
     ".wide,pre{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}"
     "td,th{text-align:right;padding:.15rem .8rem .15rem 0;border-bottom:1px solid #ddd;white-space:nowrap}"
     "td:first-child,th:first-child,.words{text-align:left}"
+    "@media print{@page{size:landscape;margin:10mm}.wide{overflow:visible}td,th{white-space:normal}"
+    "h2,h3{break-after:avoid}tr,.plotly-graph-div{break-inside:avoid}}"
 )
 _FIGURE: dict[str, Any] = {"include_plotlyjs": False, "full_html": False, "config": {"displayModeBar": False}}
 

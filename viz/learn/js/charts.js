@@ -19,7 +19,7 @@ export class HeatMap {
     this.readout = el("p", "sl-note", "");
     this.chart.addEventListener("pointermove", (event) => this.point(event));
     this.chart.addEventListener("pointerleave", () => { this.readout.textContent = this.resting; });
-    this.node = el("figure", "sd-figure", this.title, this.chart, this.readout);
+    this.node = el("figure", "sd-figure", this.title, this.chart, key(), this.readout);
   }
 
   x(i) { return this.left + i * this.cw; }
@@ -30,7 +30,7 @@ export class HeatMap {
     const { columns, left, w, h, bottom } = this, text = (x, y, cls, what) => svg("text", { x, y, class: `sd-tick ${cls}` }, what);
     const across = columns.map((column, i) => i % Math.ceil(columns.length / 8) === 0 && text(this.x(i) + this.cw / 2, h - bottom + 14, "sd-middle", fixed(column)));
     const up = SLS.map((sl, j) => j % Math.ceil(SLS.length / 6) === 0 && text(left - 5, this.y(j) + this.ch / 2 + 4, "sd-at-end", String(sl)));
-    return [...across, ...up, text((left + w) / 2, h - 4, "sd-middle", this.label)].filter(Boolean);
+    return [...across, ...up, text((left + w) / 2, h - 4, "sd-middle", this.label), text(0, h - bottom + 14, "", "SL")].filter(Boolean);
   }
 
   say(i, j) { return `${this.label} ${fixed(this.columns[i])}, SL ${SLS[j]}: ${times(this.values[j][i])}`; }
@@ -57,6 +57,12 @@ export class HeatMap {
     const j = SLS.length - 1 - Math.floor(((event.clientY - box.top) * scale - this.top) / this.ch);
     if (this.columns[i] != null && SLS[j] != null) this.readout.textContent = this.say(i, j);
   }
+}
+
+/** What the two colours of a heat map mean. */
+function key() {
+  const one = (kind, text) => el("span", "sd-key", svg("svg", { viewBox: "0 0 12 12", width: 12, height: 12 }, svg("rect", { width: 12, height: 12, class: kind })), text);
+  return el("p", "sd-legend", one("sl-gain", "faster than plain decoding"), one("sl-loss", "slower"), "the stronger the colour, the more so");
 }
 
 /** Bars in one figure: rows of {name, parts: what fills the track, text, note}. */
