@@ -4,7 +4,7 @@ SPECULOSCOPE_CPU names a class of CPUs that a process is to imitate (``make test
 
 - ``avx2``: AVX2 alone (most laptops before 2024, Zen 2 and 3): no half-precision instructions;
 - ``avx512``: AVX512 without bfloat16 (Ice Lake, Cascade Lake);
-- ``plain``: no oneDNN, no compiled products (engines/compiled/) and none of torch's vector kernels, which is the least.
+- ``plain``: no compiled products (engines/compiled/) and none of torch's vector kernels, which is the least.
 
 Whatever a class lacks is then not used by torch's own kernels, oneDNN and this program. The clock, the caches and the
 memory stay those of the machine, so figures taken so are only imitations. Nothing is added: with instructions that the

@@ -185,12 +185,9 @@ class FakeEvent:
 
 @contextmanager
 def fake_cuda(monkeypatch):
-    """Replaces the streams, graphs and events of ``torch.cuda`` with a FakeCuda; models that are made have no packed
-    layout, as on a GPU.
-    """
+    """Replaces the streams, graphs and events of ``torch.cuda`` with a FakeCuda."""
     monkeypatch.setattr(products, "_product_for", lambda *_: None)  # graphs record torch's operations only
     cuda = FakeCuda()
-    monkeypatch.setattr("decoding.engines.instructions.packs", lambda: False)
     for name in REPLACED:
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cuda.clear_workspaces, raising=False)

@@ -175,6 +175,17 @@ def test_a_stopped_evaluation_goes_on_from_where_it_was(tmp_path):
     assert _timeless(result) == _timeless(whole)
 
 
+def test_readings_are_kept_for_each_set_of_lanes_and_a_lost_text_is_written_again(tmp_path):
+    whole = run(tmp_path)[1]
+    run(tmp_path, replace(OPTIONS, lanes=["static:3"]))
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(texts.read_text()[:-20] + '\n{"another": "line"}\n')
+    again, result = run(tmp_path)
+    assert _timeless(result) == _timeless(whole)
+    assert result.find("clock_speedup", "static:5") == whole.find("clock_speedup", "static:5")  # none was timed again
+    assert len([step for step in again if step.stage == "chains"]) == 1
+
+
 def _timeless(result: EvaluationResult) -> list:
     """What does not depend on the clock."""
     return [result.lanes, [one for one in result.figures if not one.metric.startswith("clock_")]]

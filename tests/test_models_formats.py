@@ -111,7 +111,7 @@ def test_biases_and_fused_operations_are_those_of_the_plain_product(name):
         torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
 
 
-def test_without_llvm_and_onednn_plain_products_serve(monkeypatch):
+def test_without_llvm_plain_products_serve(monkeypatch):
     monkeypatch.setenv(cpu.IMITATED, "plain")
     for name in ("float32", "float16", "bfloat16"):
         model = lean(random_model(CONFIGS["llama"]), name)

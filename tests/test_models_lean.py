@@ -16,7 +16,7 @@ from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
 from decoding.engines.invariance import PARTS, Company, keeps_bits, pad_rows
 from decoding.engines.lean import LeanModel, is_lean
-from decoding.engines.linears import TESTED_ROWS, DenseLinear, PackedLinear, UnfusedLinear
+from decoding.engines.linears import TESTED_ROWS, DenseLinear, UnfusedLinear
 from decoding.engines.transformers_engine import check_rewindable
 from decoding.errors import UserError
 from decoding.loop.features import all_rows
@@ -263,18 +263,6 @@ def test_a_lone_row_of_many_inputs_keeps_its_bits(weights):
     assert keeps_bits(model)
 
 
-def test_padding_is_given_where_bits_differ_and_nowhere_else():
-    generator = torch.Generator().manual_seed(0)
-    wide, narrow = (PackedLinear(torch.randn(64, n, generator=generator)) for n in (2048, 64))
-    lone = torch.randn(17, 2048, generator=generator)
-    agree = torch.equal(wide(lone[:1]), wide(lone)[:1])  # if this machine's kernels agree, nothing needs correction
-    pad_rows([wide, narrow])
-    assert (wide.padded, narrow.padded) == ({} if agree else {1: 2}, {})
-    other = torch.randn(17, 64, generator=generator)
-    for product in (wide, wide.silu, lambda x: wide.times(x, other[: len(x)]), lambda x: wide.plus(x, other[: len(x)])):
-        assert torch.equal(product(lone[:1]), product(lone)[:1])
-
-
 class TwoKernels(UnfusedLinear):
     """Has another kernel for 1 and 2 rows, for the last two of 7 and of 32."""
 
@@ -375,5 +363,6 @@ def test_logits_leave_the_head_in_float32(weights):
     weight = random_model(WIDE).lm_head.weight.detach()
     weight, state = weight.to(getattr(torch, weights)).float(), model.last_states[0][-1:].float()
     with torch.inference_mode():
-        read = state.bfloat16().float() if weights == "bfloat16" else state
-        torch.testing.assert_close(logits, read @ weight.T, atol=2e-5, rtol=1e-5)
+        if weights == "bfloat16" and find_format(weights).is_fast_here():  # this CPU multiplies what is rounded
+            state = state.bfloat16().float()
+        torch.testing.assert_close(logits, state @ weight.T, atol=2e-5, rtol=1e-5)

@@ -66,12 +66,12 @@ def test_what_is_not_there_is_refused_in_a_sentence(arguments):
 def test_a_file_that_somebody_adds_is_a_suite(tmp_path, monkeypatch):
     monkeypatch.setattr(prompts, "FOLDER", tmp_path)
     lines = [{"prompt": "one"}, {"prompt": "two"}, {"prompt": "three"}, {"prompt": "four", "split": "validation"}]
-    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "mine.jsonl").write_text("".join("\n" + json.dumps(line) + "\n" for line in lines))
     assert "mine" in available_suites() and "Suites: code" in str(pytest.raises(UserError, suite_names, "other").value)
     assert [prompt.prompt for prompt in load_suite("mine", "test")] == ["one", "two"]
     assert [(prompt.id, prompt.suite) for prompt in load_suite("mine", "validation")] == [
-        ("mine-3", "mine"),
-        ("mine-4", "mine"),
+        ("mine-6", "mine"),
+        ("mine-8", "mine"),
     ]
 
 
@@ -86,6 +86,8 @@ def test_a_file_that_somebody_adds_is_a_suite(tmp_path, monkeypatch):
         (b'{"prompt": "a", "lanes": 5}', "line 1 is not a prompt"),
         (b'{"prompt": "a", "titel": "b"}', "there is no field 'titel'"),
         (b'{"prompt": 5}', "must be texts"),
+        (b'{"prompt": "a", "picture": 5}', "must be texts"),
+        (b'{"prompt": "half of one: \\ud83d"}', "must be texts of whole characters"),
         (b'{"prompt": "a", "split": "dev"}', "split one of train"),
         (b'{"prompt": "a", "id": "x"}\n{"prompt": "b", "id": "x"}', "several prompts with the id 'x'"),
         (b'{"prompt": "a"}', "mine has no prompts for validation: give some lines"),

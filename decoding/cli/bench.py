@@ -137,8 +137,8 @@ def lossless(
     if not chosen:
         raise UserError(
             f"No prompt is left: of at most {limit}, {skip} are skipped, and the others need room for "
-            f"{max_new_tokens:,} new tokens in the target's context of {loaded.target.max_length:,}. Skip fewer, or ask "
-            "for fewer tokens."
+            f"{max_new_tokens:,} new tokens in the target's context of {loaded.target.max_length:,}. Skip fewer, or "
+            "ask for fewer tokens."
         )
     prompts = [encoded[one] for one in chosen]
     lines = _lines(

@@ -3,16 +3,13 @@
 All have one interface: ``__call__(x)``, ``silu(x)``, ``times(x, other)`` and ``plus(x, other)``, with x of [n, in] and
 the result [n, out], both of dtype ``dtype``.
 
-- Packed: for the CPU, weights packed once for oneDNN. One pass over 1 to 16 rows costs about the same (on one thread,
-  256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
-- Compiled: for the CPU, int8, float16 or float32 weights, float32 sums (compiled/products.py).
+- Compiled: for the CPU, int8, float16, bfloat16 or float32 weights, float32 sums (compiled/products.py).
 - Dense: ``torch.nn.functional.linear``, any dtype. Where a product is unfused, the neighbouring operation follows it.
 
 A library may have another kernel for some numbers of rows, which sums in another order: invariance.py tests the
 model's shapes; where bits differ, ``padded`` says what to pad, and ``most`` how many rows to multiply together.
 
-Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two best of 50,000 logits often tie, and
-oneDNN's bfloat16 product would round its float32 sums so.
+Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two best of 50,000 logits often tie.
 """
 
 from __future__ import annotations
@@ -24,11 +21,9 @@ from types import MappingProxyType
 import torch
 import torch.nn.functional as F
 
-from . import instructions
 from .compiled.products import Product, product_of
 
 TESTED_ROWS = 24  # all numbers of rows up to this one are tested, and padded if necessary
-_PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
 _LARGEST_HALF = 65504.0  # of float16
 
 
@@ -65,41 +60,6 @@ class Linear(ABC):
         if self.most is None or x.shape[0] <= self.most:
             return self(x)
         return torch.cat([self(part) for part in x.split(self.most)])
-
-
-class PackedLinear(Linear):
-    """Weights in oneDNN's blocked layout; the fused operation runs on the float32 sums."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.n_out, self.n_in = weight.shape
-        self.dtype = weight.dtype
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
-        self.bias = bias
-        self._unary = torch.ops.mkldnn._linear_pointwise.default
-        self._binary = torch.ops.mkldnn._linear_pointwise.binary
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._one(x, "none")
-
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        return self._one(x, "swish")
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self._two(x, other, "mul")
-
-    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self._two(x, other, "add")
-
-    def _one(self, x: torch.Tensor, fused: str) -> torch.Tensor:
-        if (n := x.shape[0]) not in self.padded:
-            return self._unary(x, self.weight, self.bias, fused, [], "")
-        return self._unary(padded_to(x, self.padded[n]), self.weight, self.bias, fused, [], "")[:n]
-
-    def _two(self, x: torch.Tensor, other: torch.Tensor, fused: str) -> torch.Tensor:
-        if (n := x.shape[0]) not in self.padded:
-            return self._binary(x, other, self.weight, self.bias, fused)
-        rows = self.padded[n]
-        return self._binary(padded_to(x, rows), padded_to(other, rows), self.weight, self.bias, fused)[:n]
 
 
 class UnfusedLinear(Linear):
@@ -163,13 +123,9 @@ class CompiledLinear(UnfusedLinear):
 
 
 def exact_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-    """The fastest product that holds ``weight`` as it is: on a CPU compiled or packed, where that can be had."""
-    if weight.device.type != "cpu":
-        return DenseLinear(weight, bias)
-    if weight.dtype == torch.float32 and (product := product_of(torch.float32)) is not None:
-        return CompiledLinear(weight, bias, product)
-    packs = instructions.packs_bfloat16 if weight.dtype == torch.bfloat16 else instructions.packs
-    return PackedLinear(weight, bias) if packs() else DenseLinear(weight, bias)
+    """The product that holds ``weight`` as it is: on a CPU a compiled one, where that can be had."""
+    product = product_of(weight.dtype) if weight.device.type == "cpu" else None
+    return DenseLinear(weight, bias) if product is None else CompiledLinear(weight, bias, product)
 
 
 def half_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
@@ -179,10 +135,8 @@ def half_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
     weight, bias = weight.float(), None if bias is None else bias.float()
     if not fits_half(weight):
         return exact_linear(weight, bias)
-    product = product_of(torch.float16)
-    if product is None:
-        return exact_linear(weight.half().float(), bias)
-    return CompiledLinear(weight.half(), bias, product)
+    held = weight.half()
+    return exact_linear(held if product_of(held.dtype) else held.float(), bias)
 
 
 class DenseHead:

@@ -1,11 +1,11 @@
-"""Products of float32 rows by packed int8, float16, float32 or, on some CPUs, bfloat16 matrices.
+"""Products of float32 rows by packed int8, float16, bfloat16 or float32 matrices.
 
 y[r, o] = sum over k of x[r, k] W[o, k], added up in the order of k in every row, each step a fused multiply-add; the
 sum of int8 weights is then multiplied by their output's scale. So a row's bits depend neither on the number of rows nor
 on the CPU. Weights are widened in registers: one row takes about as long as memory needs to deliver them.
 
-For bfloat16 weights rows are rounded to bfloat16, too, and AVX512-BF16 multiplies both in pairs: a step is a pair then.
-These are half as many steps, so that several rows take little longer than one.
+Where a CPU multiplies pairs of bfloat16 numbers (AVX512-BF16), rows are rounded for bfloat16 weights, too, and a step
+is a pair. These are half as many steps, so that several rows take little longer than one.
 
 A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input, which meet that input of several rows.
 One row reads it from its beginning to its end, which is the order in which memory is fastest.
@@ -76,18 +76,15 @@ class Product:
 
 
 def product_of(dtype: torch.dtype) -> Product | None:
-    """The product for weights of ``dtype``, int8, float16, bfloat16 or float32; None where this CPU or LLVM cannot have
-    it.
-    """
+    """The product for weights of ``dtype``, int8 or of floating point; None where this CPU or LLVM cannot have it."""
     return None if imitated() == "plain" else _product_for(dtype, imitated())
 
 
 @cache
 def _product_for(dtype: torch.dtype, cpu_class: str) -> Product | None:
-    def make(cpu: Cpu) -> Product | None:
-        if dtype == torch.bfloat16 and not cpu.pairs:
-            return None
-        writer = ProductWriter(cpu.triple, dtype, cpu.wide, shared=find_openmp() is not None)
+    def make(cpu: Cpu) -> Product:
+        pairs = cpu.pairs and dtype == torch.bfloat16
+        writer = ProductWriter(cpu.triple, dtype, cpu.wide, pairs, shared=find_openmp() is not None)
         return Product(load(writer, cpu)["multiply"], writer)
 
     return compiled(make, lambda made: _is_right(made, dtype))
@@ -99,7 +96,7 @@ def _is_right(made: Product, dtype: torch.dtype) -> bool:
     weight = (9 * torch.randn(65 * made.lanes, 32, generator=generator, dtype=single)).to(dtype)
     x = torch.randn(2 * made.most_rows + 1, 32, generator=generator, dtype=single)
     scales, packed = torch.arange(65 * made.lanes, dtype=single), made.pack(weight)
-    rounded = x.to(dtype).float() if dtype == torch.bfloat16 else x
+    rounded = x.to(dtype).float() if made.inputs == 2 else x
     expected = rounded @ weight.float().t() * (scales if dtype == torch.int8 else 1)
     found = made(x, packed, scales)
     alike = all(torch.equal(made(x[:n], packed, scales), found[:n]) for n in range(1, made.most_rows + 1))
@@ -111,13 +108,14 @@ class ProductWriter(Writer):
     ``most_rows``, by one block, or by two where registers are many (``wide``) and pairs do not fill them.
     """
 
-    def __init__(self, triple: str, dtype: torch.dtype, wide: bool, shared: bool) -> None:
+    def __init__(self, triple: str, dtype: torch.dtype, wide: bool, pairs: bool, shared: bool) -> None:
         self.lanes = 32 if wide else 16
         super().__init__(triple, shared, self.lanes)
-        self.pairs = self._pairs() if dtype == torch.bfloat16 else None
+        self.pairs: Any = self._pairs() if pairs else None
         self.most_rows, self.ahead = (MOST_OF_PAIRS, _AHEAD_OF_PAIRS) if self.pairs else (MOST_ROWS, _AHEAD)
-        kinds = {torch.int8: self.ir.IntType(8), torch.float16: self.ir.HalfType(), torch.bfloat16: self.int}
-        self.bytes, self.weight = 4 if self.pairs else dtype.itemsize, kinds.get(dtype, self.single)
+        bits = self.ir.IntType(16)  # llvmlite has no bfloat16
+        kinds = {torch.int8: self.ir.IntType(8), torch.float16: self.ir.HalfType(), torch.bfloat16: bits}
+        self.bytes, self.weight = (4, self.int) if pairs else (dtype.itemsize, kinds.get(dtype, self.single))
         self.given, self.scaled = self.int if self.pairs else self.single, dtype == torch.int8
         self.prefetch = self.declare("llvm.prefetch.p0", self.none, [self.pointer] + [self.int] * 3)
         self.inner = {
@@ -173,7 +171,12 @@ class ProductWriter(Writer):
         found = b.load(at, align=self.lanes * self.bytes, typ=kind)
         if self.scaled:
             return b.sitofp(found, self.vector)
-        return found if self.weight == self.given else b.fpext(found, self.vector)
+        if self.weight == self.given:
+            return found
+        if self.weight == self.ir.HalfType():
+            return b.fpext(found, self.vector)
+        whole = self.ir.VectorType(self.int, self.lanes)  # bfloat16 is the upper half of a float32 number
+        return b.bitcast(b.shl(b.zext(found, whole), self.ir.Constant(whole, [16] * self.lanes)), self.vector)
 
     def _added(self, b: Any, weight: Any, number: Any, value: Any) -> Any:
         """``value`` + ``weight`` ``number``."""

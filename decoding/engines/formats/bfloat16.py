@@ -1,16 +1,15 @@
-"""bfloat16, activations too, float32 sums: fast where the CPU multiplies it (AVX512-BF16, AMX), and on GPUs.
+"""bfloat16 weights, float32 sums.
 
-Where products of pairs are compiled (../compiled/products.py), activations are float32, and rounded when they are
-multiplied.
+Where its products are compiled (../compiled/products.py), on a CPU, activations are float32, and rounded when they are
+multiplied if the CPU multiplies pairs of bfloat16 numbers; elsewhere they are bfloat16.
 """
 
 from __future__ import annotations
 
 import torch
 
-from .. import instructions
-from ..compiled.products import Product, product_of
-from ..linears import CompiledLinear, FloatHead, Linear, exact_linear, half_linear
+from ..compiled.products import product_of
+from ..linears import FloatHead, Linear, exact_linear
 from . import WeightFormat
 
 
@@ -22,21 +21,20 @@ class Bfloat16(WeightFormat):
     general = True
 
     def is_fast_here(self) -> bool:
-        return instructions.multiplies_bfloat16()
+        """Where its numbers are only widened, float16's are sooner."""
+        product = product_of(torch.bfloat16)
+        return product is not None and product.inputs == 2
 
     def compute_on(self, device: torch.device) -> torch.dtype:
-        return self.compute if _product(device) is None else torch.float32
+        return torch.float32 if device.type == "cpu" and product_of(torch.bfloat16) else self.compute
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        product = _product(weight.device)
-        return exact_linear(weight, bias) if product is None else CompiledLinear(weight.to(self.compute), bias, product)
+        return exact_linear(weight.to(self.compute), bias)
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return FloatHead(half_linear(weight, bias) if _product(weight.device) is None else self.linear(weight, bias))
-
-
-def _product(device: torch.device) -> Product | None:
-    return product_of(torch.bfloat16) if device.type == "cpu" else None
+        if product_of(torch.bfloat16):
+            return FloatHead(self.linear(weight, bias))
+        return FloatHead(exact_linear(weight.float(), None if bias is None else bias.float()))
 
 
 FORMAT = Bfloat16()

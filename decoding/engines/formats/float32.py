@@ -1,4 +1,4 @@
-"""float32: holds every checkpoint's values, and runs everywhere. Compiled or packed products where they can be had."""
+"""float32: holds every checkpoint's values, and runs everywhere. Compiled products where they can be had."""
 
 from __future__ import annotations
 
