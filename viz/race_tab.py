@@ -88,12 +88,9 @@ class _RaceTab:
             return gr.skip()
         return delta_of("finished", payload=self.store.payload("payload", example.recording))
 
-    def made_by(self, run: str, tell: bool = False) -> FormValues:
-        """The form that repeats ``run``; ``tell``: the visitor hears what it cannot show. Raises UserError."""
-        values, faults = form_of_run(self.store.get(run), self.pairs)
-        if faults and tell:
-            gr.Warning(" ".join(faults))
-        return values
+    def made_by(self, run: str) -> FormValues:
+        """The form that repeats ``run``. Raises UserError."""
+        return form_of_run(self.store.get(run), self.pairs)
 
     def wire_run(self, visits: Visits) -> None:
         def start_of(*values: Any) -> Any:
@@ -190,7 +187,7 @@ class _RaceTab:
 
         def fill(event: gr.EventData) -> list:
             try:
-                return [*self.made_by(event.run, tell=True).values(), None]
+                return [*self.made_by(event.run).values(), None]
             except (UserError, AttributeError):  # the run is on screen; only its form is missing
                 return [gr.skip()] * (len(self.fields) + 1)
 
@@ -207,7 +204,7 @@ class _RaceTab:
             kept, query = kept if isinstance(kept, dict) else {}, dict(visitor.query_params)
             if "run" in query:
                 try:
-                    return [*self.made_by(query["run"], tell=True).values(), gr.skip(), None]
+                    return [*self.made_by(query["run"]).values(), gr.skip(), None]
                 except UserError:  # the view says so
                     return nothing
             pair = query.get("pair")

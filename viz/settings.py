@@ -66,14 +66,12 @@ def read_form(
     return _of_today(form), faults
 
 
-def form_of_run(run: Run, pairs: Collection[str] = ()) -> tuple[FormValues, list[str]]:
-    """The form that repeats ``run``, and a sentence for each setting that its field cannot show: there it has the
-    default.
-    """
+def form_of_run(run: Run, pairs: Collection[str] = ()) -> FormValues:
+    """The form that repeats ``run``; fields that cannot show a setting keep their defaults."""
     asked = form_of(run.asked)
     if is_recorded(run):  # its lanes are calls of transformers' generate, which the page cannot make
         del asked["lanes"]
-    return read_form(asked, form_of(CompareRequest("")), "run", pairs)
+    return read_form(asked, form_of(CompareRequest("")), "run", pairs)[0]
 
 
 def command_line(request: CompareRequest) -> str:

@@ -91,7 +91,7 @@ class CompareRequest:
         endpoint=False,
     )
     temperature: float = setting(
-        "Temperature", "Sampling temperature; 0: greedy.", 0.0, high=5, slider=(0, 2, 0.05), row=2
+        "Temperature", "Sampling temperature; 0: greedy.", 0.0, high=5, slider=(0, 5, 0.05), row=2
     )
     rule: Rule = setting(
         "Acceptance rule",

@@ -154,7 +154,7 @@ def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_r
     page.unroute("**/queue/join*")
     expect(page.locator("#prompt textarea")).to_have_value("Once upon")
     expect(page.locator("#max-new-tokens input")).to_have_value("30")
-    query = "pair=nope&temperature=5&repeats=40&top_p=0&max_new_tokens=10000&seed=-1&lanes=static:5,autoregressive"
+    query = "pair=nope&temperature=6&repeats=40&top_p=0&max_new_tokens=10000&seed=-1&lanes=static:5,autoregressive"
     page.goto(f"{page_url}?{query}")
     for name in ("pair", "temperature", "repeats", "top_p", "max_new_tokens", "seed"):
         expect(page.locator(".sp-fault")).to_contain_text(f"The link's {name} was left out")
