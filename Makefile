@@ -46,12 +46,16 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
+LANES := autoregressive,static:5,static-opt,heuristic,throughput,bandit,confidence:0.4,entropy,adaedl,disco,specdecpp
+LANES := $(LANES),costaware,tree-opt,costtree,oracle,oracle:best
+
 refresh: .venv/.run
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft three-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature
 	$(BIN)/python -m decoding fit --pair codepair-15M
-	$(BIN)/python -m decoding evaluate --pair smollm2-135m --ship --clock-prompts 80 --repeats 1 --minutes 8
+	$(BIN)/python -m decoding evaluate --pair smollm2-135m --ship --lanes $(LANES) --validation-limit 40 \
+		--clock-prompts 60 --repeats 1 --minutes 17 --chain-minutes 24
 	$(BIN)/python -m decoding evaluate --pair codepair-15M --ship --chain-minutes 7 --clock-prompts 320 --repeats 1 --minutes 14
 	$(BIN)/python -m decoding evaluate --pair smollm2-135m --drafts all --ship --limit 16 --validation-limit 8 \
 		--clock-prompts 6 --repeats 1 --minutes 3 --chain-minutes 6
