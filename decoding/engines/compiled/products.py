@@ -8,7 +8,8 @@ Where a CPU multiplies pairs of bfloat16 numbers (AVX512-BF16), rows are rounded
 is a pair. These are half as many steps, so that several rows take little longer than one.
 
 A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input, which meet that input of several rows.
-One row reads it from its beginning to its end, which is the order in which memory is fastest.
+Few rows read wide blocks one after another, which is how memory is fastest, and several narrow ones at a time, since
+each sum waits for its last step.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from . import Cpu, Function, compiled, find_openmp, load
 from .writer import LANES, Writer
 
 MOST_ROWS, MOST_OF_PAIRS = 6, 12  # of one inner loop, so that the sums stay in registers
-_CHUNK = 2  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
-_FEW_ROWS = 3  # which are faster by one block at a time
+_CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
+_FEW_ROWS = 3  # which are faster by one wide block at a time
 _STEPS = 2  # of one turn of an inner loop
 _AHEAD, _AHEAD_OF_PAIRS = 3072, 8192  # bytes: how far ahead the loops over several rows ask memory for weights
 _ROUNDED = 32  # numbers that are rounded together
@@ -105,7 +106,7 @@ def _is_right(made: Product, dtype: torch.dtype) -> bool:
 
 class ProductWriter(Writer):
     """``multiply`` takes the blocks of this thread in chunks. An inner loop for each number of rows up to
-    ``most_rows``, by one block, or by two where registers are many (``wide``) and pairs do not fill them.
+    ``most_rows``, by one block or several.
     """
 
     def __init__(self, triple: str, dtype: torch.dtype, wide: bool, pairs: bool, shared: bool) -> None:
@@ -121,10 +122,16 @@ class ProductWriter(Writer):
         self.inner = {
             (rows, blocks): self._inner(rows, blocks)
             for rows in range(1, self.most_rows + 1)
-            for blocks in (1, _CHUNK)
-            if blocks == 1 or (wide and rows > _FEW_ROWS and not self.pairs)
+            for blocks in (1, 2, _CHUNK)
+            if blocks == 1 or self._gains(rows, blocks, wide)
         }
         self._multiply()
+
+    def _gains(self, rows: int, blocks: int, wide: bool) -> bool:
+        """Whether ``rows`` are faster by several ``blocks`` at a time, whose sums still stay in registers."""
+        if wide:
+            return blocks == 2 and rows > _FEW_ROWS and not self.pairs
+        return rows * blocks <= _CHUNK
 
     def _inner(self, rows: int, blocks: int) -> Any:
         """``rows`` of x by ``blocks``: (x, weights, y, scales, inputs, outputs), pointers to the first of each."""
