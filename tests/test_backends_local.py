@@ -187,6 +187,8 @@ def test_a_public_deployment_grants_less(make_backend, monkeypatch):
     assert "20,000" in last_sentence(compare(backend, "x" * 20_001))
     assert "would decode" in last_sentence(compare(backend, max_new_tokens=512, repeats=50))
     assert "shared" in last_sentence(list(backend.run_job("count", {"n": 1}, threading.Event())))
+    short = make_backend(grant=Grant(max_new_tokens=100))
+    assert "128 new tokens are too many" in last_sentence(list(short.run_job("evaluate", {}, threading.Event())))
     assert compare(backend)[-1].kind == "finished"
 
 

@@ -83,3 +83,7 @@ def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_pa
     assert "different skip" in command(*words, *kept, "--limit", "2", "--skip", "1").err
     assert "Minutes must be" in command(*words, "--minutes", "nan").err
     assert "Skip fewer" in command(*words, "--limit", "2", "--skip", "2").err
+    assert "Skip fewer" in command(*words, "--max-new-tokens", "2048").err
+    with (tmp_path / "counts.jsonl").open("a") as file:
+        file.write('{"prompts": 1}\n')
+    assert "has the counts of other prompts" in command(*words, *kept, "--limit", "2").err

@@ -64,7 +64,7 @@ def test_a_comparison_its_token_and_the_link_to_its_run(url):
     assert [lane["lane"] for lane in answered["lanes"]] == LANES.split(",") and answered["link"].startswith(url)
     assert answered["lanes"][0]["speedup"] == 1.0 and answered["lanes"][1]["same_text_as_plain_decoding"] is True
     assert web.get(answered["link"]).status_code == 200
-    call = {"run": answered["run"], "lane": "static:3", "position": 7}
+    call = {"run": answered["run"], "lane": "static:3", "position": 7.0}
     (second, missing) = ask(url, ("explain_token", call), ("explain_token", call | {"lane": "static:99"}))
     assert answer(second)["fate"] in ("accepted", "correction", "bonus") and "position 7" in answer(second)["where"]
     assert missing.isError and "it has autoregressive, static:3, oracle" in missing.content[0].text

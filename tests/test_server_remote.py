@@ -150,6 +150,7 @@ def test_the_token_is_asked_for():
         response = web.delete(f"{url}/runs/any-run-at-all")
         assert response.status_code == 401 and response.headers["www-authenticate"] == "Bearer"
         assert web.get(f"{url}/runs/any-run-at-all/events").status_code == 401
+        assert web.get(f"{url}/pairs", headers={"Authorization": "bearer s3cret"}).status_code == 200
         assert compare(RemoteBackend(url, token="s3cret"))[-1].kind == "finished"
         assert RemoteBackend(url).pairs() == []
         assert [pair.name for pair in RemoteBackend(url, token="s3cret").pairs()] == ["toy"]
