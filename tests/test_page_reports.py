@@ -104,6 +104,9 @@ def test_the_evaluation_begins_with_three_answers_and_shows_all_else_folded():
     assert shown == {drawing.name for drawing in report.drawings()} | {"eval-static", "eval-losses"}
     tables = sorted(table["title"] for section in sections for table in section["tables"])
     assert tables == sorted(table.title for table in report.tables())
+    without = [one for one in result.figures if (one.policy, one.metric) != (best, "as_it_is_s")]  # as of a tree
+    third = EvaluationReport(replace(result, figures=without)).content("")["sections"][2]
+    assert third["title"].startswith("What holds ") and third["title"] != losses["title"]
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,10 @@ def usable_policies(result: EvaluationResult) -> list[str]:
     return [label for label, lane in result.lanes.items() if is_usable(lane)]
 
 
-def fastest(result: EvaluationResult) -> str | None:
-    """The label of the usable policy with the largest simulated speedup."""
-    return max(usable_policies(result), key=lambda label: result.value("speedup", label), default=None)
+def fastest(result: EvaluationResult, having: str = "speedup") -> str | None:
+    """The label of the usable policy with the largest simulated speedup, of those with the figure ``having``."""
+    able = [label for label in usable_policies(result) if result.find(having, label)]
+    return max(able, key=lambda label: result.value("speedup", label), default=None)
 
 
 def speedups_sentence(result: EvaluationResult) -> str:
