@@ -271,6 +271,7 @@ def test_the_sl_slider_answers_from_the_what_if_and_the_simulated_lane_has_a_col
 
 
 def test_the_threshold_slider_re_simulates(page, run):
+    stop_at(page, 1)  # while texts grow, what stands below them moves away from a click
     page.locator(".sd-threshold summary").first.click()
     page.locator(".sd-threshold input").first.fill("3")  # 0.20
     expected = simulate_lane(run, "confidence:0.2")
