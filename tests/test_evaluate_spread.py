@@ -134,6 +134,10 @@ def test_a_finished_evaluation_is_not_collected_again_by_one_device_or_one_machi
     assert [part.stage for _, part in again.ran] == ["costs", "plan", "tables"]
     pair = ToyPair(agree=0.85)
     assert _timeless(run(tmp_path, pair=pair)[1]) == _timeless(first) and not pair.target.passes
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(texts.read_text()[:-20])  # the last one was cut
+    assert _timeless(spread_over(again, tmp_path)[1]) == _timeless(first)
+    assert [part.stage for _, part in again.ran[3:]] == ["costs", "chains", "plan", "tables"]
 
 
 def test_cancel_ends_it_without_a_result(tmp_path):

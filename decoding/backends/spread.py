@@ -202,9 +202,11 @@ class _Spread:
         }
 
     def _with_chains(self) -> set[str]:
-        """The prompts that have the chains of all drafts."""
+        """The prompts that have a text and the chains of all drafts."""
         found = [
-            {one["prompt"] for one in lines.records} for name, lines in self.files.items() if name.startswith("chain-")
+            {one["prompt"] for one in lines.records if "prompt" in one}
+            for name, lines in self.files.items()
+            if name == TEXTS or name.startswith("chain-")
         ]
         return set.intersection(*found) if found else set()
 
