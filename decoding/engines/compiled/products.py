@@ -113,11 +113,12 @@ class ProductWriter(Writer):
         self.lanes = 32 if wide else 16
         super().__init__(triple, shared, self.lanes)
         self.pairs: Any = self._pairs() if pairs else None
-        self.most_rows, self.ahead = (MOST_OF_PAIRS, _AHEAD_OF_PAIRS) if self.pairs else (MOST_ROWS, _AHEAD)
+        self.most_rows, self.ahead = (MOST_OF_PAIRS, _AHEAD_OF_PAIRS) if pairs else (MOST_ROWS, _AHEAD)
         bits = self.ir.IntType(16)  # llvmlite has no bfloat16
         kinds = {torch.int8: self.ir.IntType(8), torch.float16: self.ir.HalfType(), torch.bfloat16: bits}
         self.bytes, self.weight = (4, self.int) if pairs else (dtype.itemsize, kinds.get(dtype, self.single))
-        self.given, self.scaled = self.int if self.pairs else self.single, dtype == torch.int8
+        self.given = self.int if pairs else self.single  # a number of x
+        self.scaled = dtype == torch.int8
         self.prefetch = self.declare("llvm.prefetch.p0", self.none, [self.pointer] + [self.int] * 3)
         self.inner = {
             (rows, blocks): self._inner(rows, blocks)

@@ -21,7 +21,7 @@ class Bfloat16(WeightFormat):
     general = True
 
     def is_fast_here(self) -> bool:
-        """Where its numbers are only widened, float16's are sooner."""
+        """Where its numbers are only widened, float16 is at least as fast."""
         product = product_of(torch.bfloat16)
         return product is not None and product.inputs == 2
 
