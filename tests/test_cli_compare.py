@@ -103,6 +103,21 @@ def test_where_nothing_can_be_written_is_said_before_the_run(monkeypatch, place,
     assert status == 2 and part in err
 
 
+@pytest.mark.parametrize(
+    "words, part",
+    [
+        ("evaluate --drafts all --lanes static:5", "leave --draft and --lanes out"),
+        ("evaluate --drafts all --draft nope", "leave --draft and --lanes out"),
+        ("policies --markdown --json", "either --markdown or --json"),
+        ("suites list code", "not 'list code'"),
+        ("recordings --check --only nope", "no such prompt"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(words, part):
+    status, _, err = command(*words.split())
+    assert status == 2 and part in " ".join(err.split())
+
+
 def test_options_and_a_prompt_in_a_file_reach_the_request_and_json_is_json_alone(tiny_pair, tmp_path):
     path, prompt = tmp_path / "run.json", tmp_path / "prompt.txt"
     prompt.write_text("hé\n", encoding="utf-8")

@@ -179,6 +179,12 @@ def test_heads_guess_at_once_and_no_more_than_they_are(pair):
         assert iteration.drafted == logits.argmax(-1).tolist()
 
 
+def test_a_lane_that_asks_for_more_guesses_than_its_draft_makes_at_once_says_so(lean):
+    lanes = ["heads/static:8", f"heads/static:{N_HEADS}", "feature/static:8"]
+    note = f"This draft makes {N_HEADS} guesses at once and then no further ones."
+    assert [note in trace.notes for trace in quick_run(lanes, lean, PROMPT).lanes] == [True, False, False]
+
+
 def test_an_iteration_without_guesses_loses_no_states(pair, models, monkeypatch):
     """The next one reads all tokens since the last guess with their states."""
     prompt, run = run_lane(pair, "feature/static:3")

@@ -334,7 +334,7 @@ def test_a_size_that_hardly_ran_does_not_correct_the_curve():
 
 
 def test_a_lane_that_hardly_guesses_says_nothing_of_what_guesses_cost():
-    """As n-grams in a text without repetitions: its plain iterations are slower than those of plain decoding."""
+    """As n-grams in a text without repetitions: its plain iterations take another time than those of plain decoding."""
     run = slowed(make_run(lanes=("autoregressive", "static:5")), draft=1.0, check=1.0)
     trace = run.lanes[1]
     for iteration in trace.iterations[1:]:
