@@ -33,7 +33,7 @@ def costs_folder() -> Path:
     """The folder for what was measured of models on this machine: SPECULOSCOPE_COSTS, or one in the cache folder, whose
     number changes with an engine that is faster: what was measured of another one no longer holds.
     """
-    return Path(os.environ.get("SPECULOSCOPE_COSTS") or cache_folder() / "costs-3")
+    return Path(os.environ.get("SPECULOSCOPE_COSTS") or cache_folder() / "costs-4")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

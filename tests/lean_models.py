@@ -29,6 +29,7 @@ def lean_config(family: type[PreTrainedConfig] = LlamaConfig, **changes) -> PreT
 CONFIGS = {
     "llama": lean_config(num_key_value_heads=4),
     "llama-grouped": lean_config(attention_bias=True, head_dim=32),
+    "llama-joined": lean_config(head_dim=32, num_key_value_heads=1),  # all layers in one compiled call
     "llama-one-kv-head": lean_config(num_key_value_heads=1, tie_word_embeddings=True),
     "llama-scaled": lean_config(num_key_value_heads=4, rope_parameters=LLAMA3_SCALING),
     "mistral": lean_config(MistralConfig, sliding_window=None),

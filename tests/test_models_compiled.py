@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from types import SimpleNamespace
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -14,13 +15,15 @@ from hypothesis import strategies as st
 
 from decoding import cpu
 from decoding.engines.attention import MAX_ROWS, CacheShape, CompiledAttention
-from decoding.engines.compiled import attention, products, this_cpu
+from decoding.engines.compiled import attention, layers, products, this_cpu, writer
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
+from decoding.engines.compiled.layers import LayersWriter
 from decoding.engines.compiled.products import MOST_OF_PAIRS, ProductWriter, product_of
 from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import round_rows
 from decoding.engines.inputs import Branches
 from decoding.engines.linears import CompiledLinear
+from tests.lean_models import CONFIGS, ids, lean, random_model
 
 # A fault in what is compiled must not look like a CPU for which nothing is: only the CPU decides.
 compiled = pytest.mark.skipif(
@@ -130,7 +133,7 @@ def test_threads_share_a_large_product_and_change_no_bit(dtype):
 @pytest.fixture
 def anew(monkeypatch):
     """What is compiled is forgotten before and after a test."""
-    caches = products._product_for, attention._kernel_for
+    caches = products._product_for, attention._kernel_for, layers.layers_function
     for one in caches:
         one.cache_clear()
     yield monkeypatch
@@ -162,7 +165,7 @@ def test_without_llvm_other_products_serve(anew, caplog):
 def test_code_that_computes_something_else_is_not_used(anew, caplog):
     packed = products.Product.pack
     anew.setattr(products.Product, "pack", lambda self, weight: packed(self, weight.flip(1)))
-    anew.setattr(attention, "_LOG2E", 1.0)
+    anew.setattr(writer, "_LOG2E", 1.0)
     assert product_of(torch.float16) is attention_kernel() is None
     assert caplog.text.count("wrong on this CPU") == 2
 
@@ -261,6 +264,38 @@ def test_threads_share_the_rows_and_heads_of_attention():
     assert all(torch.equal(one, found[0]) for one in found)
 
 
+@compiled
+@pytest.mark.parametrize("weights", HELD)
+def test_all_layers_in_one_call_are_the_layers_one_by_one(weights):
+    model = lean(random_model(CONFIGS["llama-joined"]), weights)
+    single, before = model.fork(), torch.get_num_threads()
+    assert model._joined is not None and single._joined is not None
+    single._joined = None
+    try:
+        for threads in (1, 2, 7):
+            torch.set_num_threads(threads)
+            for one in (model, single):
+                one.kept_layers = (0, 1, -1)
+                one.prefill(ids(70))
+            torch.testing.assert_close(model.extend(ids(40)), single.extend(ids(40)), rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(model.last_states, single.last_states, rtol=2e-2, atol=2e-2)
+    finally:
+        torch.set_num_threads(before)
+
+
+@compiled
+def test_layers_with_other_steps_run_one_by_one():
+    joined = {name for name, config in CONFIGS.items() if lean(random_model(config))._joined is not None}
+    assert joined == {"llama-joined"}
+
+
+@compiled
+def test_layers_that_compute_something_else_are_not_used(anew, caplog):
+    anew.setattr(LayersWriter, "_gate", lambda self, b, given: None)
+    assert lean(random_model(CONFIGS["llama-joined"]))._joined is None
+    assert "compiled layers are wrong" in caplog.text
+
+
 CPUS = {  # triple, LLVM's name, whether it is wide, and the multiply-adds that must be there
     "AVX2": ("x86_64-unknown-linux-gnu", "x86-64-v3", False, "vfmadd231ps\t%ymm"),
     "AVX512": ("x86_64-unknown-linux-gnu", "x86-64-v4", True, "vfmadd231ps\t%zmm"),
@@ -270,7 +305,7 @@ CPUS = {  # triple, LLVM's name, whether it is wide, and the multiply-adds that 
 }
 
 
-KINDS = [(name, kind) for name in CPUS for kind in (*DTYPES, "attention") if name != "AVX512-BF16"]
+KINDS = [(name, kind) for name in CPUS for kind in (*DTYPES, "attention", "layers") if name != "AVX512-BF16"]
 
 
 @pytest.mark.parametrize(("name", "kind"), [*KINDS, ("AVX512-BF16", torch.bfloat16)], ids=str)
@@ -280,6 +315,11 @@ def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     triple, cpu_name, wide, wanted = CPUS[name]
     if kind == "attention":
         written = AttentionWriter(triple, False)
+    elif kind == "layers":
+        multiply, store, attend = (SimpleNamespace(address=address) for address in (1, 2, 3))
+        written = LayersWriter(
+            triple, False, SimpleNamespace(function=multiply), SimpleNamespace(functions=(store, attend))
+        )
     else:
         written = ProductWriter(triple, kind, wide, wanted == "vdpbf16ps", False)
     module = llvm.parse_assembly(written.code())

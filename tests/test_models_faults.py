@@ -15,8 +15,7 @@ from decoding.engines import checks, loading, sources
 from decoding.engines.checks import free_memory
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.formats import find_format
-from decoding.engines.lean import is_lean
-from decoding.engines.loading import choose_device, describe_model, load_hf_model, read_config
+from decoding.engines.loading import choose_device, describe_model, is_lean, load_hf_model, read_config
 from decoding.engines.tokenizer import load_tokenizer
 from decoding.engines.transformers_engine import TransformersModel, check_rewindable
 from decoding.errors import UserError

@@ -15,8 +15,9 @@ from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
 from decoding.engines.invariance import PARTS, Company, keeps_bits, pad_rows
-from decoding.engines.lean import LeanModel, is_lean
+from decoding.engines.lean import LeanModel
 from decoding.engines.linears import TESTED_ROWS, DenseLinear, UnfusedLinear
+from decoding.engines.loading import is_lean
 from decoding.engines.transformers_engine import check_rewindable
 from decoding.errors import UserError
 from decoding.loop.features import all_rows
@@ -72,7 +73,7 @@ def test_the_general_engine_says_where_rows_depend_on_their_company():
 
 def test_padding_of_a_pass_is_seen_by_products_alone(hf_model):
     rows, plain, padded = [], lean(hf_model), lean(hf_model)
-    padded._padded = {1: 3, 2: 5}
+    padded._padded, padded._joined = {1: 3, 2: 5}, None
     for block in padded.blocks:
         block.up.times = lambda x, other, times=block.up.times: rows.append(len(x)) or times(x, other)
     for model in (plain, padded):
@@ -87,7 +88,7 @@ def test_padding_of_a_pass_is_seen_by_products_alone(hf_model):
 
 
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "float16", "int8"])
-@pytest.mark.parametrize("name", ["llama", "llama-grouped", "llama-one-kv-head", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "llama-grouped", "llama-joined", "llama-one-kv-head", "qwen3"])
 def test_a_row_does_not_depend_on_how_many_rows_are_read_with_it(name, weights):
     model = lean(random_model(CONFIGS[name]), weights)
     text = ids(80, seed=3)

@@ -28,11 +28,14 @@ def hf_model():
 
 @pytest.fixture(scope="module")
 def models(hf_model):
-    return {name: make(hf_model) for name, make in ENGINES.items()}
+    joined = lean(random_model(lean_config(head_dim=32, num_key_value_heads=1, max_position_embeddings=512)))
+    return {name: make(hf_model) for name, make in ENGINES.items()} | {"joined": joined}
 
 
 @settings(max_examples=25)
-@given(name=st.sampled_from(list(ENGINES)), parents=trees, trunk=st.sampled_from([1, 40, 120, 127]), data=st.data())
+@given(
+    name=st.sampled_from([*ENGINES, "joined"]), parents=trees, trunk=st.sampled_from([1, 40, 120, 127]), data=st.data()
+)
 def test_each_node_of_a_tree_is_read_as_the_end_of_its_own_path(models, name, parents, trunk, data):
     model = models[name]
     text, tokens = ids(trunk), ids(len(parents), seed=2)
@@ -54,15 +57,16 @@ def test_each_node_of_a_tree_is_read_as_the_end_of_its_own_path(models, name, pa
     model.prefill(text)
     plain = model.extend([tokens[one] for one in path])
     expected = model.extend(more)
-    if name == "lean":
+    if name in ("lean", "joined"):
         assert torch.equal(found[path], plain) and torch.equal(after, expected)
     torch.testing.assert_close(found[path], plain, atol=1e-4, rtol=0)
     torch.testing.assert_close(after, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["qwen3", "llama-joined"])
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "float16", "int8"])
-def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(weights):
-    model, text = lean(random_model(CONFIGS["qwen3"]), weights), ids(126)
+def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(weights, name):
+    model, text = lean(random_model(CONFIGS[name]), weights), ids(126)
     parents, tokens = [-1, 0, 0, 1, 2, -1, 5, 4], ids(8, seed=5)
     model.prefill(text)
     found = model.extend(tokens, Branches.below(126, parents))

@@ -113,11 +113,11 @@ class CompiledAttention:
     number_bytes = 4
 
     def __init__(self, shape: CacheShape, kernel: AttentionKernel) -> None:
-        self._n_heads, self._kernel, self._dtype = shape.n_heads, kernel, shape.dtype
-        capacity, heads = whole_blocks(shape.max_length), (shape.n_layers, shape.n_kv_heads)
-        self._all_keys = _untouched_zeros((*heads, capacity // LANES, shape.head_dim, LANES), torch.float32)
-        self._all_values = _untouched_zeros((*heads, shape.head_dim // LANES, capacity, LANES), torch.float32)
-        self._keys, self._values = list(self._all_keys), list(self._all_values)
+        self._n_heads, self.kernel, self._dtype = shape.n_heads, kernel, shape.dtype
+        self.capacity, heads = whole_blocks(shape.max_length), (shape.n_layers, shape.n_kv_heads)
+        self._all_keys = _untouched_zeros((*heads, self.capacity // LANES, shape.head_dim, LANES), torch.float32)
+        self._all_values = _untouched_zeros((*heads, shape.head_dim // LANES, self.capacity, LANES), torch.float32)
+        self.keys, self.values = list(self._all_keys), list(self._all_values)
 
     def plan(self, start: int, n: int, branches: Branches | None = None) -> Plan:
         """``indices``: what each row sees, and the places of paths, as the kernel takes them."""
@@ -134,10 +134,10 @@ class CompiledAttention:
         return Plan(start, n, indices=(torch.tensor(seen), torch.tensor(places)))
 
     def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor:
-        heads, keys, values = heads.float(), self._keys[layer], self._values[layer]
-        self._kernel.store(heads, keys, values, plan.start)
+        heads, keys, values = heads.float(), self.keys[layer], self.values[layer]
+        self.kernel.store(heads, keys, values, plan.start)
         if plan.mask is None:
-            found = self._kernel.attend(heads, keys, values, plan.start + plan.n, *plan.indices)
+            found = self.kernel.attend(heads, keys, values, plan.start + plan.n, *plan.indices)
         else:
             found = self._attend_densely(heads[:, : self._n_heads], keys, values, plan.mask)
         return found.to(self._dtype)

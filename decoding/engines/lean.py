@@ -10,6 +10,7 @@ Batch-invariance: on the CPU a row's bits should not depend on the number of row
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -23,17 +24,19 @@ from ..errors import UserError
 from ..records.trace import ModelInfo
 from .attention import MAX_ROWS, Attention, CacheShape, Plan, make_attention
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
+from .compiled.layers import PRODUCTS, CompiledLayers
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, Company, keeps_bits, pad_rows
+from .joined import join_layers
 from .linears import FloatHead, Linear, padded_to
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .text_tokens import TextTokens
 from .threads import use_threads
 
-FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+log = logging.getLogger(__name__)
+
 PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not match other passes
-PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a Block
 
 
 @dataclass(slots=True)
@@ -50,22 +53,6 @@ class Block:
     up: Linear
     down: Linear
     qk_norm: torch.Tensor | None  # [Hq + Hkv, d], if the family normalises queries and keys
-
-
-def is_lean(config: Any) -> bool:
-    """Whether the lean engine can run a model with this transformers config."""
-    if config.model_type not in FAMILIES or config.hidden_act != "silu" or has_window(config):
-        return False
-    rope = config.rope_parameters or {}
-    return rope.get("rope_type") != "longrope"  # whose angles depend on the length of the text
-
-
-def has_window(config: Any) -> bool:
-    """Whether any layer sees only a sliding window of the text."""
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types is not None:
-        return any(kind != "full_attention" for kind in layer_types)
-    return getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
 
 
 class LeanModel(CachedModel):
@@ -115,6 +102,10 @@ class LeanModel(CachedModel):
             self._pad_rows()
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
+            self._joined = self._join_layers()
+            if self._joined is not None and not self._are_equal(self._joined):
+                log.warning("compiled layers are wrong on this CPU, and not used")
+                self._joined = None
         self.cache_bytes_per_token = (
             2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self._attention.number_bytes
         )
@@ -123,6 +114,19 @@ class LeanModel(CachedModel):
 
     def _make_attention(self) -> Attention:
         return make_attention(self._cache_shape())
+
+    def _join_layers(self) -> CompiledLayers | None:
+        eps = torch.tensor([self.hidden_size * self._eps], dtype=torch.float32)
+        return join_layers(self.blocks, self._attention, (self.final_norm, eps), (self.cos, self.sin))
+
+    def _are_equal(self, joined: CompiledLayers) -> bool:
+        """Whether three tokens leave the layers as they do one by one, but for rounding."""
+        x, plan = self.embedding[:3], self._attention.plan(0, 3)
+        (expected, _), (found, _) = (
+            self._run_blocks(x, self.cos[:3], self.sin[:3], plan),
+            joined(x, 0, (), *plan.indices),
+        )
+        return bool((found - expected).norm() < 0.02 * expected.norm())
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
@@ -239,6 +243,7 @@ class LeanModel(CachedModel):
         other.text_tokens = None if self.text_tokens is None else self.text_tokens.fork()
         with self._building():
             other._attention = other._make_attention()
+            other._joined = None if self._joined is None else other._join_layers()
         return other
 
     # -- use
@@ -329,11 +334,14 @@ class LeanModel(CachedModel):
         start, end = self.length, self.length + n
         if branches is not None and branches.is_chain(start):
             branches = None  # the same rows are seen, in fewer steps
-        turns = slice(start, end) if branches is None else branches.positions
         plan = self._attention.plan(start, n, branches)
-        if n in self._padded:
-            x = padded_to(x, self._padded[n])
-        found = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)
+        if self._joined is not None and plan.mask is None:
+            found = self._joined(x, start, self.kept_layers, *plan.indices)
+        else:
+            turns = slice(start, end) if branches is None else branches.positions
+            if n in self._padded:
+                x = padded_to(x, self._padded[n])
+            found = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)
         self.length = end
         return found
 

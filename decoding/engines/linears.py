@@ -112,14 +112,22 @@ class CompiledLinear(UnfusedLinear):
         """``product``: of the weight's dtype. ``scales`` [out], of int8 weights."""
         self.n_out, self.n_in = weight.shape
         self.bias = None if bias is None else bias.float()
-        self._packed, self._product = product.pack(weight), product
+        self._packed, self.kernel = product.pack(weight), product
         blocks, steps, lanes = self._packed.shape
         self._scales = None if scales is None else F.pad(scales.float(), (0, blocks * lanes - self.n_out))
         self._more = steps * product.inputs - self.n_in
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        y = self._product(F.pad(x, (0, self._more)) if self._more else x, self._packed, self._scales)
+        y = self.kernel(F.pad(x, (0, self._more)) if self._more else x, self._packed, self._scales)
         return y if y.shape[1] == self.n_out else y[:, : self.n_out]
+
+    @property
+    def fields(self) -> tuple[int, int, int, int] | None:
+        """Addresses of weights and scales, steps and blocks; None if the product alone is not the result."""
+        blocks, steps, lanes = self._packed.shape
+        if self.bias is not None or self._more or blocks * lanes != self.n_out:
+            return None
+        return self._packed.data_ptr(), 0 if self._scales is None else self._scales.data_ptr(), steps, blocks
 
 
 def exact_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:

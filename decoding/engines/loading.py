@@ -21,11 +21,13 @@ from .choosing import fastest, general_format
 from .cuda import CudaModel
 from .formats import WeightFormat
 from .kept_trials import usual_threads
-from .lean import LeanModel, is_lean
+from .lean import LeanModel
 from .projections import read_projections
 from .slim import read_head_ids
 from .threads import TARGET_ROWS, thread_choices
-from .transformers_engine import TransformersModel, check_rewindable
+from .transformers_engine import TransformersModel, check_rewindable, has_window
+
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # that the lean engine can run
 
 
 @dataclass(slots=True)
@@ -41,6 +43,14 @@ class LocalModel:
     source: str
     mark: str = ""
     gguf: Callable[[], Path] | None = None
+
+
+def is_lean(config: Any) -> bool:
+    """Whether the lean engine can run a model with this transformers config."""
+    if config.model_type not in FAMILIES or config.hidden_act != "silu" or has_window(config):
+        return False
+    rope = config.rope_parameters or {}
+    return rope.get("rope_type") != "longrope"  # whose angles depend on the length of the text
 
 
 def choose_device(device: str) -> str:

@@ -14,7 +14,6 @@ from ..records.trace import ModelInfo
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, keeps_bits
-from .lean import has_window
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .threads import use_threads
 
@@ -33,6 +32,14 @@ def check_rewindable(hf_model: Any) -> None:
     else:
         return
     raise UserError(f"The model type {name} {what}: choose a {instead} model.")
+
+
+def has_window(config: Any) -> bool:
+    """Whether any layer sees only a sliding window of the text."""
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None:
+        return any(kind != "full_attention" for kind in layer_types)
+    return getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
 
 
 class TransformersModel(CachedModel):

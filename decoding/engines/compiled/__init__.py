@@ -1,4 +1,4 @@
-"""Code that LLVM compiles for this CPU when it is first needed: products by packed matrices, and attention.
+"""Code that LLVM compiles for this CPU when it is first needed: products by packed matrices, attention, whole layers.
 
 Needs a CPU that widens float16: x86 with AVX2, FMA and F16C, or AArch64 (run in an emulator only so far; what is
 compiled is compared with torch's results before it is used).
@@ -46,7 +46,7 @@ class Function:
     def __init__(self, address: int, openmp: Any, keep: Any) -> None:
         """``openmp``: the library whose threads may share a call, or None. ``keep``: what owns the code."""
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
-        self._address, self._openmp, self._keep = ctypes.c_void_p(address), openmp, keep
+        self.address, self._openmp, self._keep = address, openmp, keep
 
     def __call__(self, *fields: int, parts: int = 1, work: int = 0) -> None:
         """Calls it with ``fields``. Where the ``work``, in multiply-adds, is worth sharing, as many threads as torch
@@ -58,7 +58,7 @@ class Function:
         if threads == 1:
             self._call(arguments)
         else:
-            self._openmp.GOMP_parallel(self._address, arguments, threads, 0)
+            self._openmp.GOMP_parallel(ctypes.c_void_p(self.address), arguments, threads, 0)
 
 
 def compiled(make: Callable[[Cpu], T], check: Callable[[T], bool]) -> T | None:
@@ -99,10 +99,11 @@ def load(writer: Writer, cpu: Cpu) -> dict[str, Function]:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    openmp = find_openmp()
+    openmp, outside = find_openmp(), dict[str, int | None](writer.outsiders)
     if openmp is not None:
-        for name in OPENMP:
-            llvm.add_symbol(name, ctypes.cast(openmp[name], ctypes.c_void_p).value)
+        outside |= {name: ctypes.cast(openmp[name], ctypes.c_void_p).value for name in OPENMP}
+    for name, address in outside.items():
+        llvm.add_symbol(name, address)
     module = llvm.parse_assembly(writer.code())
     module.verify()
     machine = llvm.Target.from_triple(cpu.triple).create_target_machine(cpu.name, cpu.features, opt=3)

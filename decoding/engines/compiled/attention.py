@@ -23,10 +23,6 @@ _CHUNK = 4  # blocks of keys or values at a time: more sums than one, which woul
 _POINTERS = ("heads", "keys", "values", "out", "seen", "places")
 _FIELDS = (*_POINTERS, "rows", "start", "capacity", "n_heads", "n_kv_heads", "d")
 _SEEN = 4  # numbers of a row: its trunk's length; first and end of its path among ``places``; keys to be scored
-_LOG2E = 1.4426950408889634
-_LN2 = 0.693359375, -2.12194440e-4  # high and low part, so that a multiple of the first is exact
-_LOWEST = -87.0  # whose exponential is still a normal number
-_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)  # Cephes
 
 
 class AttentionKernel:
@@ -35,7 +31,7 @@ class AttentionKernel:
     """
 
     def __init__(self, store: Function, attend: Function) -> None:
-        self._store, self._attend = store, attend
+        self.functions = self._store, self._attend = store, attend
 
     def store(self, heads: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> None:
         """Writes the rows' keys and values."""
@@ -105,9 +101,6 @@ class AttentionWriter(Writer):
 
     def __init__(self, triple: str, shared: bool) -> None:
         super().__init__(triple, shared)
-        self.floor = self.declare(f"llvm.floor.v{LANES}f32", self.vector, [self.vector])
-        self.total = self.declare(f"llvm.vector.reduce.fadd.v{LANES}f32", self.single, [self.single, self.vector])
-        self.root = self.declare("llvm.sqrt.f32", self.single, [self.single])
         self.lanes = self.ir.Constant(self.ir.VectorType(self.long, LANES), list(range(LANES)))
         self._store()
         self._attend()
@@ -128,15 +121,14 @@ class AttentionWriter(Writer):
                     b.store(self.number(b, key, i), self.at(b, keys, b.mul(i, self.long(LANES)), self.single))
                 with self.loop(b, self.long(0), given["d"], LANES, []) as (i, _):
                     to = b.add(b.mul(i, given["capacity"]), b.mul(place, self.long(LANES)))
-                    self._put(b, self._vector(b, value, i), given["values"], b.add(b.mul(head, size), to))
+                    self.put(b, self.vector_at(b, value, i), given["values"], b.add(b.mul(head, size), to))
         b.ret_void()
 
     def _attend(self) -> None:
         b, given = self.entry("attend", _FIELDS, _POINTERS)
         size, width = self._sizes(b, given)
         group = b.sdiv(given["n_heads"], given["n_kv_heads"])
-        scores = b.alloca(self.single, size=given["capacity"])
-        scores.align, scores.type = 4 * LANES, self.pointer  # llvmlite's own type is one that LLVM no longer has
+        scores = self.room(b, self.single, given["capacity"], 4 * LANES)
         scale = b.fdiv(self.ir.Constant(self.single, 1.0), b.call(self.root, [b.sitofp(given["d"], self.single)]))
         first, end = self.mine(b, b.mul(given["rows"], given["n_heads"]))
         with self.loop(b, first, end, 1, []) as (pair, _):
@@ -164,12 +156,6 @@ class AttentionWriter(Writer):
         width = b.add(given["n_heads"], b.mul(given["n_kv_heads"], self.long(2)))
         return b.mul(given["capacity"], given["d"]), width
 
-    def _vector(self, b: Any, pointer: Any, index: Any) -> Any:
-        return b.load(self.at(b, pointer, index, self.single), align=4, typ=self.vector)
-
-    def _put(self, b: Any, vector: Any, pointer: Any, index: Any) -> None:
-        b.store(vector, self.at(b, pointer, index, self.single), align=4)
-
     def _in_chunks(self, b: Any, end: Any) -> Any:
         """Loops over the whole chunks before ``end``, then over what is left: (first, end, how many at a time)."""
         whole = b.sub(end, b.srem(end, self.long(_CHUNK)))
@@ -188,10 +174,10 @@ class AttentionWriter(Writer):
                 with self.loop(b, self.long(0), d, 1, sums) as (i, values):
                     number = self.everywhere(b, self.number(b, query, i))
                     for j, start in enumerate(starts):
-                        key = self._vector(b, start, b.mul(i, self.long(LANES)))
+                        key = self.vector_at(b, start, b.mul(i, self.long(LANES)))
                         values[j] = b.call(self.fma, [key, number, values[j]])
                 for i, value in enumerate(sums):
-                    self._put(b, value, scores, b.mul(b.add(block, self.long(i)), self.long(LANES)))
+                    self.put(b, value, scores, b.mul(b.add(block, self.long(i)), self.long(LANES)))
 
     def _exponentials(self, b: Any, scores: Any, length: Any, scale: Any) -> Any:
         """Replaces the first ``length`` scores s by exp(scale (s - the largest)), and the rest of the last block by
@@ -200,18 +186,18 @@ class AttentionWriter(Writer):
         lowest = self.ir.Constant(self.vector, [-3e38] * LANES)
         largest = [lowest]
         with self.loop(b, self.long(0), self._whole(b, length), LANES, largest) as (at, values):
-            found = b.select(self._before(b, at, length), self._vector(b, scores, at), lowest)
+            found = b.select(self._before(b, at, length), self.vector_at(b, scores, at), lowest)
             values[0] = b.select(b.fcmp_ordered(">", found, values[0]), found, values[0])
         numbers = [b.extract_element(largest[0], self.int(i)) for i in range(LANES)]
         while len(numbers) > 1:
             numbers = [b.select(b.fcmp_ordered(">", one, two), one, two) for one, two in zip(*[iter(numbers)] * 2)]
         highest, sums = self.everywhere(b, numbers[0]), [self.zero]
         with self.loop(b, self.long(0), self._whole(b, length), LANES, sums) as (at, values):
-            found = self._exp(b, b.fmul(b.fsub(self._vector(b, scores, at), highest), scale))
+            found = self.exp(b, b.fmul(b.fsub(self.vector_at(b, scores, at), highest), scale))
             found = b.select(self._before(b, at, length), found, self.zero)
-            self._put(b, found, scores, at)
+            self.put(b, found, scores, at)
             values[0] = b.fadd(values[0], found)
-        return b.call(self.total, [self.ir.Constant(self.single, -0.0), sums[0]])
+        return self.sum_of(b, sums[0])
 
     def _whole(self, b: Any, n: Any) -> Any:
         """``n`` up to whole blocks."""
@@ -220,25 +206,6 @@ class AttentionWriter(Writer):
     def _before(self, b: Any, first: Any, end: Any) -> Any:
         """Which of LANES places from ``first`` on are before ``end``."""
         return b.icmp_signed("<", b.add(self.lanes, self.everywhere(b, first)), self.everywhere(b, end))
-
-    def _exp(self, b: Any, x: Any) -> Any:
-        """exp of numbers that are not positive, to about 1e-7: 2^n times a polynomial of the rest."""
-
-        def constant(number: float) -> Any:
-            return self.ir.Constant(self.vector, [number] * LANES)
-
-        x = b.select(b.fcmp_ordered("<", x, constant(_LOWEST)), constant(_LOWEST), x)
-        n = b.call(self.floor, [b.call(self.fma, [x, constant(_LOG2E), constant(0.5)])])
-        rest = x
-        for part in _LN2:
-            rest = b.call(self.fma, [n, constant(-part), rest])
-        power = constant(_EXP[0])
-        for coefficient in _EXP[1:]:
-            power = b.call(self.fma, [power, rest, constant(coefficient)])
-        power = b.fadd(b.call(self.fma, [power, b.fmul(rest, rest), rest]), constant(1.0))
-        whole = self.ir.VectorType(self.int, LANES)
-        exponent = b.add(b.fptosi(n, whole), self.ir.Constant(whole, [127] * LANES))
-        return b.fmul(power, b.bitcast(b.shl(exponent, self.ir.Constant(whole, [23] * LANES)), self.vector))
 
     def _sum_values(
         self, b: Any, given: dict[str, Any], values: Any, p: Any, seen: tuple[Any, Any, Any], total: Any, out: Any
@@ -260,10 +227,10 @@ class AttentionWriter(Writer):
                     self._add(b, starts, place, self.number(b, p, b.add(trunk, b.sub(step, path))), found)
                 for i, value in enumerate(sums):
                     to = b.mul(b.add(block, self.long(i)), self.long(LANES))
-                    self._put(b, b.fdiv(value, divisor), out, to)
+                    self.put(b, b.fdiv(value, divisor), out, to)
 
     def _add(self, b: Any, starts: list[Any], place: Any, weight: Any, sums: list[Any]) -> None:
         number = self.everywhere(b, weight)
         for i, start in enumerate(starts):
-            value = self._vector(b, start, b.mul(place, self.long(LANES)))
+            value = self.vector_at(b, start, b.mul(place, self.long(LANES)))
             sums[i] = b.call(self.fma, [value, number, sums[i]])

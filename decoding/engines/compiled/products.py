@@ -41,7 +41,7 @@ class Product:
     """
 
     def __init__(self, multiply: Function, writer: ProductWriter) -> None:
-        self._multiply, self.lanes, self.most_rows = multiply, writer.lanes, writer.most_rows
+        self.function, self.lanes, self.most_rows = multiply, writer.lanes, writer.most_rows
         self.inputs = 2 if writer.pairs else 1
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ class Product:
         rounded = torch.empty(rows, steps, dtype=torch.int32) if self.inputs == 2 else x
         pointers = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, rounded.data_ptr())
         fields = (*pointers, steps, rows, blocks)
-        self._multiply(*fields, parts=blocks, work=rows * blocks * inputs * lanes)
+        self.function(*fields, parts=blocks, work=rows * blocks * inputs * lanes)
         return y
 
 

@@ -7,7 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 LANES = 16  # of a vector, unless stated otherwise: two registers of AVX2, one of AVX512, four of NEON
-OPENMP = ("omp_get_thread_num", "omp_get_num_threads")  # 0 and 1 in a plain call
+OPENMP = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")  # in a plain call 0, 1, and without effect
+_LOG2E = 1.4426950408889634
+_LN2 = 0.693359375, -2.12194440e-4  # high and low part, so that a multiple of the first is exact
+_LOWEST = -87.0  # whose exponential is still a normal number
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)  # Cephes
 
 
 class Writer:
@@ -26,14 +30,25 @@ class Writer:
         self.module = ir.Module()
         self.module.triple = triple
         self.entries: list[str] = []
+        self.outsiders: dict[str, int] = {}  # addresses of compiled functions that it calls
         self.fma = self.declare(f"llvm.fma.v{lanes}f32", self.vector, [self.vector] * 3)
-        self._openmp = [self.declare(name, self.int, []) for name in OPENMP] if shared else []
+        self.floor = self.declare(f"llvm.floor.v{lanes}f32", self.vector, [self.vector])
+        self.total = self.declare(f"llvm.vector.reduce.fadd.v{lanes}f32", self.single, [self.single, self.vector])
+        self.root = self.declare("llvm.sqrt.f32", self.single, [self.single])
+        self._openmp = [self.declare(name, self.int, []) for name in OPENMP[:2]] if shared else []
+        self._barrier = self.declare(OPENMP[2], self.none, []) if shared else None
 
     def code(self) -> str:
         return str(self.module)
 
     def declare(self, name: str, result: Any, arguments: list[Any]) -> Any:
         return self.ir.Function(self.module, self.ir.FunctionType(result, arguments), name)
+
+    def outside(self, function: Any) -> Any:
+        """A function that was compiled before, with a pointer to its fields."""
+        name = f"at_{function.address}"
+        self.outsiders[name] = function.address
+        return self.declare(name, self.none, [self.pointer])
 
     def begin(self, function: Any) -> Any:
         return self.ir.IRBuilder(function.append_basic_block())
@@ -73,6 +88,11 @@ class Writer:
         thread, threads = [b.sext(b.call(one, []), self.long) for one in self._openmp] or (self.long(0), self.long(1))
         return self.part(b, whole, threads, thread)
 
+    def wait(self, b: Any) -> None:
+        """For the other threads that share this call."""
+        if self._barrier is not None:
+            b.call(self._barrier, [])
+
     def part(self, b: Any, whole: Any, parts: Any, index: Any) -> tuple[Any, Any]:
         """The bounds of part ``index`` of ``whole``, cut into ``parts`` that differ by one at most."""
         first, end = (b.sdiv(b.mul(whole, b.add(index, self.long(more))), parts) for more in (0, 1))
@@ -84,6 +104,24 @@ class Writer:
     def number(self, b: Any, pointer: Any, index: Any) -> Any:
         return b.load(self.at(b, pointer, index, self.single), typ=self.single)
 
+    def vector_at(self, b: Any, pointer: Any, index: Any) -> Any:
+        return b.load(self.at(b, pointer, index, self.single), align=4, typ=self.vector)
+
+    def put(self, b: Any, vector: Any, pointer: Any, index: Any) -> None:
+        b.store(vector, self.at(b, pointer, index, self.single), align=4)
+
+    def room(self, b: Any, kind: Any, n: Any, align: int) -> Any:
+        """A pointer to ``n`` numbers for as long as this call lasts."""
+        found = b.alloca(kind, size=n)
+        found.align, found.type = align, self.pointer  # llvmlite's own type is one that LLVM no longer has
+        return found
+
+    def constant(self, number: float) -> Any:
+        return self.ir.Constant(self.vector, [number] * self.vector.count)
+
+    def sum_of(self, b: Any, vector: Any) -> Any:
+        return b.call(self.total, [self.ir.Constant(self.single, -0.0), vector])
+
     def everywhere(self, b: Any, number: Any) -> Any:
         """A vector of one number."""
         lanes = self.vector.count
@@ -91,3 +129,20 @@ class Writer:
         undefined = self.ir.Constant(kind, self.ir.Undefined)
         places = self.ir.Constant(self.ir.VectorType(self.int, lanes), [0] * lanes)
         return b.shuffle_vector(b.insert_element(undefined, number, self.int(0)), undefined, places)
+
+    def exp(self, b: Any, x: Any) -> Any:
+        """exp of numbers that are not positive, to about 1e-7: 2^n times a polynomial of the rest."""
+
+        constant, lanes = self.constant, self.vector.count
+        x = b.select(b.fcmp_ordered("<", x, constant(_LOWEST)), constant(_LOWEST), x)
+        n = b.call(self.floor, [b.call(self.fma, [x, constant(_LOG2E), constant(0.5)])])
+        rest = x
+        for part in _LN2:
+            rest = b.call(self.fma, [n, constant(-part), rest])
+        power = constant(_EXP[0])
+        for coefficient in _EXP[1:]:
+            power = b.call(self.fma, [power, rest, constant(coefficient)])
+        power = b.fadd(b.call(self.fma, [power, b.fmul(rest, rest), rest]), constant(1.0))
+        whole = self.ir.VectorType(self.int, lanes)
+        exponent = b.add(b.fptosi(n, whole), self.ir.Constant(whole, [127] * lanes))
+        return b.fmul(power, b.bitcast(b.shl(exponent, self.ir.Constant(whole, [23] * lanes)), self.vector))
