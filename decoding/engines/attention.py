@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from mmap import mmap
 from typing import Any, Protocol
 
@@ -107,6 +108,14 @@ def _causal_mask(start: int, n: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(n, start + n, dtype=dtype).masked_fill_(late, float("-inf"))
 
 
+@cache
+def _chains(capacity: int) -> torch.Tensor:
+    """What the rows of a chain see, as the kernel takes it: each all keys up to its own, [capacity, 4]."""
+    ends = torch.arange(1, capacity + 1)
+    none = torch.zeros_like(ends)
+    return torch.stack([ends, none, none, ends], 1)
+
+
 class CompiledAttention:
     """In float32, row by row (compiled/attention.py), but for long parts of a prompt."""
 
@@ -124,9 +133,8 @@ class CompiledAttention:
         if branches is None and n > MAX_ROWS:
             return Plan(start, n, _causal_mask(start, n, torch.float32))
         if branches is None:
-            ends = torch.arange(start + 1, start + n + 1)
-            none = torch.zeros_like(ends)
-            return Plan(start, n, indices=(torch.stack([ends, none, none, ends], 1), none))
+            chain = _chains(self.capacity)
+            return Plan(start, n, indices=(chain[start : start + n], chain))
         seen, places = [], list[int]()
         for path in branches.paths:
             seen.append((branches.trunk, len(places), len(places) + len(path), path[-1] + 1))
