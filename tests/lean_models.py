@@ -34,6 +34,7 @@ CONFIGS = {
     "llama-scaled": lean_config(num_key_value_heads=4, rope_parameters=LLAMA3_SCALING),
     "mistral": lean_config(MistralConfig, sliding_window=None),
     "qwen2": lean_config(Qwen2Config),
+    "qwen3-joined": lean_config(Qwen3Config, head_dim=32),
     "qwen3": lean_config(Qwen3Config, head_dim=16),
 }
 

@@ -264,10 +264,14 @@ def test_threads_share_the_rows_and_heads_of_attention():
     assert all(torch.equal(one, found[0]) for one in found)
 
 
+JOINED = {"llama-joined", "llama-grouped", "qwen3-joined"}  # the last two with biases, and with norms of heads
+
+
 @compiled
 @pytest.mark.parametrize("weights", HELD)
-def test_all_layers_in_one_call_are_the_layers_one_by_one(weights):
-    model = lean(random_model(CONFIGS["llama-joined"]), weights)
+@pytest.mark.parametrize("name", sorted(JOINED))
+def test_all_layers_in_one_call_are_the_layers_one_by_one(name, weights):
+    model = lean(random_model(CONFIGS[name]), weights)
     single, before = model.fork(), torch.get_num_threads()
     assert model._joined is not None and single._joined is not None
     single._joined = None
@@ -286,12 +290,12 @@ def test_all_layers_in_one_call_are_the_layers_one_by_one(weights):
 @compiled
 def test_layers_with_other_steps_run_one_by_one():
     joined = {name for name, config in CONFIGS.items() if lean(random_model(config))._joined is not None}
-    assert joined == {"llama-joined"}
+    assert joined == JOINED
 
 
 @compiled
 def test_layers_that_compute_something_else_are_not_used(anew, caplog):
-    anew.setattr(LayersWriter, "_gate", lambda self, b, given: None)
+    anew.setattr(LayersWriter, "_gate", lambda self, b, blocks: None)
     assert lean(random_model(CONFIGS["llama-joined"]))._joined is None
     assert "compiled layers are wrong" in caplog.text
 
@@ -318,7 +322,7 @@ def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     elif kind == "layers":
         multiply, store, attend = (SimpleNamespace(address=address) for address in (1, 2, 3))
         written = LayersWriter(
-            triple, False, SimpleNamespace(function=multiply), SimpleNamespace(functions=(store, attend))
+            triple, False, SimpleNamespace(function=multiply, lanes=16), SimpleNamespace(functions=(store, attend))
         )
     else:
         written = ProductWriter(triple, kind, wide, wanted == "vdpbf16ps", False)

@@ -20,16 +20,17 @@ def join_layers(
     turns: tuple[torch.Tensor, torch.Tensor],
 ) -> CompiledLayers | None:
     """``blocks``: lean.py's. ``norms``, ``turns``: as CompiledLayers takes them. None where a product or the attention
-    is not compiled, a product has a bias or padding, or queries and keys are normalised.
+    is not compiled, or a matrix has padding.
     """
     if not blocks or not isinstance(attention, CompiledAttention) or turns[0].shape[-1] % (2 * LANES):
         return None
     layers, kernels = [], set()
     for layer, block in enumerate(blocks):
         row = [getattr(block, norm).data_ptr() for norm in NORMS]
+        row.append(0 if block.qk_norm is None else block.qk_norm.data_ptr())
         row += attention.keys[layer].data_ptr(), attention.values[layer].data_ptr()
         for linear in (getattr(block, product) for product in PRODUCTS):
-            fields = linear.fields if isinstance(linear, CompiledLinear) and block.qk_norm is None else None
+            fields = linear.fields if isinstance(linear, CompiledLinear) else None
             if fields is None:
                 return None
             row += fields

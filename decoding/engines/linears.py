@@ -122,12 +122,13 @@ class CompiledLinear(UnfusedLinear):
         return y if y.shape[1] == self.n_out else y[:, : self.n_out]
 
     @property
-    def fields(self) -> tuple[int, int, int, int] | None:
-        """Addresses of weights and scales, steps and blocks; None if the product alone is not the result."""
+    def fields(self) -> tuple[int, ...] | None:
+        """Addresses of weights and scales, steps, blocks, and the bias's address; None for a matrix with padding."""
         blocks, steps, lanes = self._packed.shape
-        if self.bias is not None or self._more or blocks * lanes != self.n_out:
+        if self._more or blocks * lanes != self.n_out:
             return None
-        return self._packed.data_ptr(), 0 if self._scales is None else self._scales.data_ptr(), steps, blocks
+        scales, bias = (0 if one is None else one.data_ptr() for one in (self._scales, self.bias))
+        return self._packed.data_ptr(), scales, steps, blocks, bias
 
 
 def exact_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:

@@ -22,7 +22,7 @@ from .writer import LANES, Writer
 _CHUNK = 4  # blocks of keys or values at a time: more sums than one, which would wait for each other
 _POINTERS = ("heads", "keys", "values", "out", "seen", "places")
 _FIELDS = (*_POINTERS, "rows", "start", "capacity", "n_heads", "n_kv_heads", "d")
-_SEEN = 4  # numbers of a row: its trunk's length; first and end of its path among ``places``; keys to be scored
+SEEN = 4  # numbers of a row: its trunk's length; first and end of its path among ``places``; keys to be scored
 
 
 class AttentionKernel:
@@ -136,9 +136,9 @@ class AttentionWriter(Writer):
             query = self.at(b, given["heads"], b.mul(b.add(b.mul(row, width), head), given["d"]), self.single)
             held = b.mul(b.sdiv(head, group), size)
             keys, values = (self.at(b, given[name], held, self.single) for name in ("keys", "values"))
-            at = self.at(b, given["seen"], b.mul(row, self.long(_SEEN)), self.long)
+            at = self.at(b, given["seen"], b.mul(row, self.long(SEEN)), self.long)
             trunk, path, last, reach = (
-                b.load(self.at(b, at, self.long(i), self.long), typ=self.long) for i in range(_SEEN)
+                b.load(self.at(b, at, self.long(i), self.long), typ=self.long) for i in range(SEEN)
             )
             length = b.add(trunk, b.sub(last, path))
             self._score(b, query, keys, given["d"], reach, scores)

@@ -1,30 +1,31 @@
-"""All layers of a pass in one call: norms, rotation, residual sums and the gate of Llama-shaped blocks, between the
-compiled products and attention.
+"""All layers of a pass in one call: norms, biases, rotation, residual sums and the gate of Llama-shaped blocks, between
+the compiled products and attention.
 
 One by one these are some twenty small operations a layer, which torch takes longer to begin than to do. Rows are
-treated separately, so that a row's bits do not depend on the others. Threads that share a call wait for each other
-after each step.
+treated separately, so that a row's bits do not depend on the others. Threads share the products and the attention, and
+then wait for each other; each does all other steps itself, writing what the others write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 
 from . import Cpu, Function, compiled, find_openmp, load
-from .attention import AttentionKernel
+from .attention import SEEN, AttentionKernel
 from .products import Product
 from .writer import LANES, Writer
 
 PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a block
 NORMS = ("attention_norm", "mlp_norm")
-_MATRIX = ("weights", "scales", "steps", "blocks")  # of a product
-_COLUMNS = (*NORMS, "keys", "values", *(f"{product}_{part}" for product in PRODUCTS for part in _MATRIX))
+_MATRIX = ("weights", "scales", "steps", "blocks", "bias")  # of a product; without a bias 0
+_COLUMNS = (*NORMS, "qk_norm", "keys", "values", *(f"{product}_{part}" for product in PRODUCTS for part in _MATRIX))
 _TABLES = ("layers", "final_norm", "epsilon", "cos", "sin")
-_SCRATCH = ("normed", "heads", "attended", "middle", "gate", "up", "rounded")
+_SCRATCH = ("normed", "heads", "turned", "attended", "product", "middle", "gate", "up", "rounded")
 _POINTERS = (*_TABLES, "states", "hidden", *_SCRATCH, "seen", "places")
 _FIELDS = (*_POINTERS, "rows", "start", "n_layers", "capacity", "n_heads", "n_kv_heads", "d", "size", "inner")
 _MOST_FIELDS = 12  # of a product or an attention
@@ -41,8 +42,9 @@ class CompiledLayers:
         turns: tuple[torch.Tensor, torch.Tensor],
         sizes: tuple[int, ...],
     ) -> None:
-        """``layers``: of each what ``_COLUMNS`` name. ``norms``: the final weight, and what is added to a row's sum of
-        squares. ``turns``: the rotary tables [positions, 1, d]. ``sizes``: the last of ``_FIELDS``, from capacity on.
+        """``layers``: of each what ``_COLUMNS`` name; ``qk_norm`` [Hq + Hkv, d], or 0. ``norms``: the final weight, and
+        what is added to the sum of squares of a row, and of a head. ``turns``: the rotary tables [positions, 1, d].
+        ``sizes``: the last of ``_FIELDS``, from capacity on.
         """
         self._run, self._layers, self._sizes = run, torch.tensor(layers), sizes
         self._tables = (self._layers, *norms, *turns)
@@ -50,7 +52,7 @@ class CompiledLayers:
         _, n_heads, n_kv_heads, d, self._size, inner = sizes
         queries, widest = n_heads * d, max(n_heads * d, self._size, inner)
         heads = queries + 2 * n_kv_heads * d
-        self._scratch = (self._size, heads, queries, self._size, inner, inner, widest)
+        self._scratch = (self._size, heads, heads, queries, self._size, self._size, inner, inner, widest)
         self._work = len(layers) * (self._size * (heads + queries) + 3 * self._size * inner)
 
     def __call__(
@@ -90,36 +92,40 @@ class LayersWriter(Writer):
 
     def __init__(self, triple: str, shared: bool, product: Product, attention: AttentionKernel) -> None:
         super().__init__(triple, shared)
-        self.multiply, self.store, self.attend = (
-            self.outside(function) for function in (product.function, *attention.functions)
-        )
+        functions = (product.function, *attention.functions)
+        self.multiply, self.store, self.attend = (self.outside(function) for function in functions)
+        self.outputs = product.lanes  # of a block
         self._run()
 
     def _run(self) -> None:
         b, given = self.entry("run", _FIELDS, _POINTERS)
+        self.given, n = given, b.mul(given["rows"], given["size"])
         self.fields = self.room(b, self.long, self.long(_MOST_FIELDS), 8)
-        rows, n = self.mine(b, given["rows"]), b.mul(given["rows"], given["size"])
+        self.head = self.room(b, self.single, given["d"], 4)
         with self.loop(b, self.long(0), given["n_layers"], 1, []) as (layer, _):
             row = self.at(b, given["layers"], b.mul(layer, self.long(len(_COLUMNS))), self.long)
             columns = (self.at(b, row, self.long(i), self.long) for i in range(len(_COLUMNS)))
             of = {name: b.load(at, typ=self.long) for name, at in zip(_COLUMNS, columns)}
-            of |= {name: b.inttoptr(of[name], self.pointer) for name in NORMS}
             x = self.at(b, given["states"], b.mul(layer, n), self.single)
-            self._norm(b, given, rows, x, of["attention_norm"], "normed")
-            self._product(b, given, of, "qkv", given["normed"], given["heads"])
-            self._turn(b, given, rows)
-            self._see(b, given, of)
-            self._product(b, given, of, "out", given["attended"], given["middle"])
-            self._add(b, given, rows, x, given["middle"])
-            self._norm(b, given, rows, given["middle"], of["mlp_norm"], "normed")
-            self._product(b, given, of, "gate", given["normed"], given["gate"])
-            self._product(b, given, of, "up", given["normed"], given["up"])
-            self._gate(b, given)
-            after = self.at(b, x, n, self.single)
-            self._product(b, given, of, "down", given["gate"], after)
-            self._add(b, given, rows, given["middle"], after)
+            self._norm(b, x, b.inttoptr(of["attention_norm"], self.pointer), given["normed"])
+            self._product(b, of, "qkv", given["normed"], given["heads"])
+            self.wait(b)
+            self._turn(b, of["qk_norm"])
+            self._see(b, of)
+            self.wait(b)
+            self._product(b, of, "out", given["attended"], given["product"])
+            self.wait(b)
+            self._sum(b, x, given["product"], given["middle"], n)
+            self._norm(b, given["middle"], b.inttoptr(of["mlp_norm"], self.pointer), given["normed"])
+            self._product(b, of, "gate", given["normed"], given["gate"])
+            self._product(b, of, "up", given["normed"], given["up"])
+            self._gate(b, of["up_blocks"])
+            self.wait(b)
+            self._product(b, of, "down", given["gate"], given["product"])
+            self.wait(b)
+            self._sum(b, given["middle"], given["product"], self.at(b, x, n, self.single), n)
         last = self.at(b, given["states"], b.mul(given["n_layers"], n), self.single)
-        self._norm(b, given, rows, last, given["final_norm"], "hidden")
+        self._norm(b, last, given["final_norm"], given["hidden"])
         b.ret_void()
 
     def _call(self, b: Any, function: Any, *fields: Any) -> None:
@@ -127,69 +133,94 @@ class LayersWriter(Writer):
             b.store(field, self.at(b, self.fields, self.long(i), self.long))
         b.call(function, [self.fields])
 
-    def _product(self, b: Any, given: dict[str, Any], of: dict[str, Any], name: str, x: Any, y: Any) -> None:
-        weights, scales, steps, blocks = (of[f"{name}_{part}"] for part in _MATRIX)
-        self._call(b, self.multiply, x, weights, y, scales, given["rounded"], steps, given["rows"], blocks)
-        self.wait(b)
+    @contextmanager
+    def _rows(self, b: Any) -> Iterator[Any]:
+        """Code for each row. Gives its index."""
+        with self.loop(b, self.long(0), self.given["rows"], 1, []) as (row, _):
+            yield row
 
-    def _see(self, b: Any, given: dict[str, Any], of: dict[str, Any]) -> None:
-        """The attention. Every thread stores all keys and values, the same ones."""
-        held = given["heads"], of["keys"], of["values"]
-        sizes = [given[name] for name in ("rows", "start", "capacity", "n_heads", "n_kv_heads", "d")]
+    @contextmanager
+    def _my_outputs(self, b: Any, blocks: Any) -> Iterator[Any]:
+        """Code for LANES of the outputs that this thread computes of a product, of each row. Gives their place."""
+        first, end = (b.mul(block, self.long(self.outputs)) for block in self.mine(b, blocks))
+        with self._rows(b) as row:
+            before = b.mul(row, b.mul(blocks, self.long(self.outputs)))
+            with self.loop(b, b.add(before, first), b.add(before, end), LANES, []) as (i, _):
+                yield i, b.sub(i, before)
+
+    def _product(self, b: Any, of: dict[str, Any], name: str, x: Any, y: Any) -> None:
+        weights, scales, steps, blocks, bias = (of[f"{name}_{part}"] for part in _MATRIX)
+        self._call(b, self.multiply, x, weights, y, scales, self.given["rounded"], steps, self.given["rows"], blocks)
+        with b.if_then(b.icmp_signed("!=", bias, self.long(0))), self._my_outputs(b, blocks) as (i, output):
+            more = self.vector_at(b, b.inttoptr(bias, self.pointer), output)
+            self.put(b, b.fadd(self.vector_at(b, y, i), more), y, i)
+
+    def _see(self, b: Any, of: dict[str, Any]) -> None:
+        held = self.given["turned"], of["keys"], of["values"]
+        sizes = [self.given[name] for name in ("rows", "start", "capacity", "n_heads", "n_kv_heads", "d")]
         self._call(b, self.store, *held, *[self.long(0)] * 3, *sizes)
-        self._call(b, self.attend, *held, given["attended"], given["seen"], given["places"], *sizes)
-        self.wait(b)
+        self._call(b, self.attend, *held, *(self.given[name] for name in ("attended", "seen", "places")), *sizes)
 
-    def _norm(self, b: Any, given: dict[str, Any], rows: Any, x: Any, weight: Any, to: str) -> None:
-        """x / sqrt(sum of squares + epsilon) * weight."""
-        size, epsilon = given["size"], self.number(b, given["epsilon"], self.long(0))
-        with self.loop(b, rows[0], rows[1], 1, []) as (row, _):
-            first, sums = b.mul(row, size), [self.zero]
-            with self.loop(b, self.long(0), size, LANES, sums) as (i, values):
-                number = self.vector_at(b, x, b.add(first, i))
-                values[0] = b.call(self.fma, [number, number, values[0]])
-            length = b.call(self.root, [b.fadd(self.sum_of(b, sums[0]), epsilon)])
-            scale = self.everywhere(b, b.fdiv(self.ir.Constant(self.single, 1.0), length))
-            with self.loop(b, self.long(0), size, LANES, []) as (i, _):
-                scaled = b.fmul(self.vector_at(b, x, b.add(first, i)), scale)
-                self.put(b, b.fmul(scaled, self.vector_at(b, weight, i)), given[to], b.add(first, i))
-        self.wait(b)
+    def _sum(self, b: Any, x: Any, y: Any, to: Any, n: Any) -> None:
+        with self.loop(b, self.long(0), n, LANES, []) as (i, _):
+            self.put(b, b.fadd(self.vector_at(b, x, i), self.vector_at(b, y, i)), to, i)
 
-    def _add(self, b: Any, given: dict[str, Any], rows: Any, x: Any, to: Any) -> None:
-        """``to`` += x, of this thread's rows, which it reads next."""
-        first, end = (b.mul(row, given["size"]) for row in rows)
-        with self.loop(b, first, end, LANES, []) as (i, _):
-            self.put(b, b.fadd(self.vector_at(b, to, i), self.vector_at(b, x, i)), to, i)
+    def _norm(self, b: Any, x: Any, weight: Any, to: Any) -> None:
+        size = self.given["size"]
+        with self._rows(b) as row:
+            at, into = (self.at(b, one, b.mul(row, size), self.single) for one in (x, to))
+            self._normalise(b, at, weight, into, size, 0)
 
-    def _turn(self, b: Any, given: dict[str, Any], rows: Any) -> None:
-        """The rotation of queries and keys: t * cos + swap(t) * sin, with the halves of t swapped."""
-        d, n_turned = given["d"], b.add(given["n_heads"], given["n_kv_heads"])
-        half, width = b.sdiv(d, self.long(2)), b.add(n_turned, given["n_kv_heads"])
-        with self.loop(b, rows[0], rows[1], 1, []) as (row, _):
-            seen = self.at(b, given["seen"], b.mul(row, self.long(4)), self.long)
+    def _normalise(self, b: Any, x: Any, weight: Any, to: Any, size: Any, epsilon: int) -> None:
+        """``to`` = x / sqrt(sum of squares + epsilon) * weight, of ``size`` numbers."""
+        sums = [self.zero]
+        with self.loop(b, self.long(0), size, LANES, sums) as (i, values):
+            number = self.vector_at(b, x, i)
+            values[0] = b.call(self.fma, [number, number, values[0]])
+        more = self.number(b, self.given["epsilon"], self.long(epsilon))
+        length = b.call(self.root, [b.fadd(self.sum_of(b, sums[0]), more)])
+        scale = self.everywhere(b, b.fdiv(self.ir.Constant(self.single, 1.0), length))
+        with self.loop(b, self.long(0), size, LANES, []) as (i, _):
+            self.put(b, b.fmul(b.fmul(self.vector_at(b, x, i), scale), self.vector_at(b, weight, i)), to, i)
+
+    def _turn(self, b: Any, qk_norm: Any) -> None:
+        """``turned``: ``heads`` with queries and keys normalised, if they are, and rotated by their row's position."""
+        given, d, width = self.given, self.given["d"], b.add(self.given["n_heads"], self.given["n_kv_heads"])
+        values = b.mul(given["n_kv_heads"], d)
+        with self._rows(b) as row:
+            seen = self.at(b, given["seen"], b.mul(row, self.long(SEEN)), self.long)
             trunk, path, last = (b.load(self.at(b, seen, self.long(i), self.long), typ=self.long) for i in range(3))
             position = b.sub(b.add(trunk, b.sub(last, path)), self.long(1))
-            cos, sin = (self.at(b, given[name], b.mul(position, d), self.single) for name in ("cos", "sin"))
-            with self.loop(b, self.long(0), n_turned, 1, []) as (head, _):
-                t = self.at(b, given["heads"], b.mul(b.add(b.mul(row, width), head), d), self.single)
-                with self.loop(b, self.long(0), half, LANES, []) as (i, _):
-                    places = i, b.add(i, half)
-                    one, other = (self.vector_at(b, t, at) for at in places)
-                    for at, straight, swapped in zip(places, (one, other), (other, one)):
-                        turned = b.fmul(straight, self.vector_at(b, cos, at))
-                        self.put(b, b.call(self.fma, [swapped, self.vector_at(b, sin, at), turned]), t, at)
-        self.wait(b)
+            turns = [self.at(b, given[name], b.mul(position, d), self.single) for name in ("cos", "sin")]
+            first = b.mul(row, b.add(b.mul(width, d), values))
+            with self.loop(b, self.long(0), width, 1, []) as (head, _):
+                at = b.add(first, b.mul(head, d))
+                t, to = (self.at(b, given[name], at, self.single) for name in ("heads", "turned"))
+                normalised = b.icmp_signed("!=", qk_norm, self.long(0))
+                with b.if_then(normalised):
+                    weight = self.at(b, b.inttoptr(qk_norm, self.pointer), b.mul(head, d), self.single)
+                    self._normalise(b, t, weight, self.head, d, 1)
+                self._rotate(b, b.select(normalised, self.head, t), turns, to)
+            with self.loop(b, self.long(0), values, LANES, []) as (i, _):
+                at = b.add(b.add(first, b.mul(width, d)), i)
+                self.put(b, self.vector_at(b, given["heads"], at), given["turned"], at)
 
-    def _gate(self, b: Any, given: dict[str, Any]) -> None:
+    def _rotate(self, b: Any, t: Any, turns: list[Any], to: Any) -> None:
+        """``to`` = t * cos + swap(t) * sin, with the halves of t swapped."""
+        half = b.sdiv(self.given["d"], self.long(2))
+        with self.loop(b, self.long(0), half, LANES, []) as (i, _):
+            places = i, b.add(i, half)
+            one, other = (self.vector_at(b, t, at) for at in places)
+            for at, straight, swapped in zip(places, (one, other), (other, one)):
+                cos, sin = (self.vector_at(b, table, at) for table in turns)
+                self.put(b, b.call(self.fma, [swapped, sin, b.fmul(straight, cos)]), to, at)
+
+    def _gate(self, b: Any, blocks: Any) -> None:
         """gate = silu(gate) * up. With e = exp(-|x|), the sigmoid is 1 / (1 + e), or e / (1 + e) below 0."""
-        vectors = b.sdiv(b.mul(given["rows"], given["inner"]), self.long(LANES))
-        first, end = (b.mul(at, self.long(LANES)) for at in self.mine(b, vectors))
-        one = self.constant(1.0)
-        with self.loop(b, first, end, LANES, []) as (i, _):
-            x = self.vector_at(b, given["gate"], i)
+        gate, up, one = self.given["gate"], self.given["up"], self.constant(1.0)
+        with self._my_outputs(b, blocks) as (i, _):
+            x = self.vector_at(b, gate, i)
             below = b.fcmp_ordered("<", x, self.zero)
             e = self.exp(b, b.select(below, x, b.fsub(self.zero, x)))
             sigmoid = b.fdiv(b.select(below, e, one), b.fadd(one, e))
-            product = b.fmul(b.fmul(x, sigmoid), self.vector_at(b, given["up"], i))
-            self.put(b, product, given["gate"], i)
-        self.wait(b)
+            self.put(b, b.fmul(b.fmul(x, sigmoid), self.vector_at(b, up, i)), gate, i)

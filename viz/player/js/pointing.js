@@ -262,7 +262,7 @@ const Pointing = {
       "+": () => this.changeSpeed(1), "=": () => this.changeSpeed(1), "-": () => this.changeSpeed(-1),
       "?": () => this.showGuide(), f: () => this.setFinalOnly(!this.isFinalOnly),
     };
-    if (!acts[event.key] || this.live) return;
+    if (!acts[event.key] || (this.live && event.key !== "?")) return;
     event.preventDefault();
     acts[event.key]();
   },
