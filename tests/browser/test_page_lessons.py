@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from decoding.backends.recorded import RecordedBackend
 from tests.page_server import first_run
@@ -12,7 +13,7 @@ from viz.learn.lessons import recordings_of, shipped_lessons
 from viz.player.payload import run_payload
 from viz.store import RunStore
 
-from .conftest import LEARN
+from .conftest import LEARN, learn_tab
 from .opening import PHONE, wait_until
 from .pointing import download, open_text, serious_light_or_dark
 
@@ -53,6 +54,17 @@ def test_a_lesson_of_several_runs_is_walked_on_the_page(there):
     page.locator(".sl-end").get_by_role("button", name="All lessons").click()
     page.wait_for_selector(".sl-cards")
     assert "done" in page.locator(".sl-cards .sl-card", has_text=lesson["title"]).inner_text()
+
+
+def test_a_reload_opens_what_was_on_screen(visit, page_url):
+    page, title = learn_tab(visit(f"{page_url}?lesson=ten-steps&step=2")), ".sl-lesson-text h2"
+    page.locator(".sl-turn .sl-main").click()
+    shown = page.locator(title).inner_text()
+    page.reload()
+    expect(learn_tab(page).locator(title)).to_have_text(shown)
+    page.get_by_role("tab", name="Race").click()
+    page.reload()
+    expect(page.get_by_role("tab", name="Race")).to_have_attribute("aria-selected", "true")
 
 
 def test_a_lesson_says_when_another_iteration_is_on_screen_than_the_one_it_is_about(there):

@@ -30,16 +30,22 @@ function isDark(theme) {
   return theme === "dark" || (theme !== "light" && window.matchMedia("(prefers-color-scheme: dark)").matches);
 }
 
-/** After a reload, or on the way back, what the tab had on screen: {run, underway, timed}; {} without one, or where the link names a run itself. */
-export function reloaded(query) {
-  const [{ type } = {}] = performance.getEntriesByType("navigation");
-  return !["reload", "back_forward"].includes(type) || packedRun() || ["run", "learn"].some((name) => query.has(name)) ? {} : memoryOfTab.read("race", {});
+/** Whether the page was reloaded, or is on the way back. */
+const isAgain = () => ["reload", "back_forward"].includes(performance.getEntriesByType("navigation")[0]?.type);
+
+/** After a reload, what the Race tab had on screen: {run, underway, timed}; {} without one, or where the link names a run itself. */
+export const reloaded = (query) => (!isAgain() || packedRun() || ["run", "learn"].some((name) => query.has(name)) ? {} : memoryOfTab.read("race", {}));
+
+/** The query of what the Learn tab is to open: after a reload what it had on screen, else what the link names; "" where another tab is to be open. */
+export function wantedOfLearn(search = window.location.search) {
+  const query = new URLSearchParams(search), named = query.has("lesson") || query.has("learn") ? search : "";
+  return isAgain() && !packedRun() ? memoryOfTab.read("learn", named) : named;
 }
 
 /** Plays it, unless the link names another run or a lesson, or the tab had another on screen. */
 export function begin() {
   const query = new URLSearchParams(window.location.search), value = firstValue();
-  if (!value || ["run", "lesson", "learn"].some((name) => query.has(name)) || asksForAnother(query) || packedRun()) return;
+  if (!value || query.has("run") || wantedOfLearn() || asksForAnother(query) || packedRun()) return;
   const { payload } = JSON.parse(value).events[0].data, before = reloaded(query).run;
   if (before && before !== payload.id) return;
   cover = el("div", `sp-early${isDark(query.get("__theme")) ? " dark" : ""}`);

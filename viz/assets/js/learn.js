@@ -1,5 +1,7 @@
 /* The entry to the Learn tab, which links and the race open: its script and styles are loaded when it is first opened. */
 import { el } from "../../core/js/dom.js";
+import { memoryOfTab } from "../../core/js/files.js";
+import { wantedOfLearn } from "./early.js";
 
 const HOME = "speculoscope-learn";
 let opened = null, wanted = [], carried = null;
@@ -13,7 +15,7 @@ export async function learn(element, server) {
     root.textContent = "The lessons could not be loaded. Reload the page in a moment.";
     return;
   }
-  opened = await window.SpeculoscopeLearn.mountPage(root, server);
+  opened = await window.SpeculoscopeLearn.mountPage(root, server, wantedOfLearn());
   root.removeAttribute("aria-busy");
   for (const act of wanted.splice(0)) await act(opened);
 }
@@ -71,5 +73,7 @@ document.addEventListener("click", (event) => {
   });
 });
 
-const query = new URLSearchParams(window.location.search);
-if (query.has("lesson") || query.has("learn")) selectTab();
+/** A reload opens it again. */
+window.addEventListener("pagehide", () => memoryOfTab.write("learn", opened?.isOnScreen ? String(opened.query()) : ""));
+
+if (wantedOfLearn()) selectTab();

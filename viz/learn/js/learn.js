@@ -180,7 +180,7 @@ export class Learn {
 
   key(event) {
     const { target } = event, inside = this.root.contains(target) || target === document.body;
-    if (!inside || !this.root.isConnected || this.root.offsetParent === null && !this.presenting) return;
+    if (!inside || !this.root.isConnected || !this.isOnScreen) return;
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (event.key === "Escape" && this.presenting) { this.setPresenting(false); return; }
     if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
@@ -202,6 +202,8 @@ export class Learn {
     this.root.tabIndex = -1;
     this.root.focus(); // it scrolls by keys
   }
+
+  get isOnScreen() { return this.root.offsetParent !== null || this.presenting; }
 
   onward(direction) {
     const { lessons, steps } = this.places;
@@ -269,14 +271,14 @@ export class Learn {
   }
 }
 
-/** Mount in the dashboard: loads the index, then follows the page's link or shows the list of lessons. */
-export async function mountPage(root, server) {
+/** Mount in the dashboard: loads the index, then follows the link whose query is `search`, or shows the list of lessons. */
+export async function mountPage(root, server, search) {
   const learn = new Learn(root, { server });
   root.speculoscopeLearn = learn;
   await learn.attempt(async () => {
     learn.index = await learn.ask("learn_index");
     learn.fillPicker();
-    if (await learn.follow(location.search, location.hash)) return;
+    if (await learn.follow(search, location.hash)) return;
     learn.show("lessons");
     await learn.openFirst();
   });
