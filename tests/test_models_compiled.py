@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from decoding import cpu
 from decoding.engines.attention import MAX_ROWS, CacheShape, CompiledAttention
-from decoding.engines.compiled import attention, layers, products, this_cpu, writer
+from decoding.engines.compiled import attention, layers, products, readout, this_cpu, writer
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
 from decoding.engines.compiled.layers import LayersWriter
 from decoding.engines.compiled.products import MOST_OF_PAIRS, ProductWriter, product_of
@@ -133,7 +133,7 @@ def test_threads_share_a_large_product_and_change_no_bit(dtype):
 @pytest.fixture
 def anew(monkeypatch):
     """What is compiled is forgotten before and after a test."""
-    caches = products._product_for, attention._kernel_for, layers.layers_function
+    caches = products._product_for, attention._kernel_for, layers.layers_function, readout._readout_for
     for one in caches:
         one.cache_clear()
     yield monkeypatch
@@ -158,7 +158,7 @@ def test_without_llvm_other_products_serve(anew, caplog):
         assert not isinstance(linear, CompiledLinear)
         y, plain = linear(x.to(linear.dtype)), x.to(linear.dtype).float() @ held(weight).T
         torch.testing.assert_close(y, plain.to(linear.dtype), rtol=1e-5, atol=1e-5)
-    assert attention_kernel() is None
+    assert attention_kernel() is readout.readout() is None
 
 
 @compiled
@@ -166,8 +166,8 @@ def test_code_that_computes_something_else_is_not_used(anew, caplog):
     packed = products.Product.pack
     anew.setattr(products.Product, "pack", lambda self, weight: packed(self, weight.flip(1)))
     anew.setattr(writer, "_LOG2E", 1.0)
-    assert product_of(torch.float16) is attention_kernel() is None
-    assert caplog.text.count("wrong on this CPU") == 2
+    assert product_of(torch.float16) is attention_kernel() is readout.readout() is None
+    assert caplog.text.count("wrong on this CPU") == 3
 
 
 @pytest.mark.parametrize("missing", ["f16c", "fma", "avx2"])
@@ -309,7 +309,7 @@ CPUS = {  # triple, LLVM's name, whether it is wide, and the multiply-adds that 
 }
 
 
-KINDS = [(name, kind) for name in CPUS for kind in (*DTYPES, "attention", "layers") if name != "AVX512-BF16"]
+KINDS = [(name, kind) for name in CPUS for kind in (*DTYPES, "attention", "layers", "readout") if name != "AVX512-BF16"]
 
 
 @pytest.mark.parametrize(("name", "kind"), [*KINDS, ("AVX512-BF16", torch.bfloat16)], ids=str)
@@ -319,6 +319,8 @@ def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     triple, cpu_name, wide, wanted = CPUS[name]
     if kind == "attention":
         written = AttentionWriter(triple, False)
+    elif kind == "readout":
+        written = readout.ReadoutWriter(triple)
     elif kind == "layers":
         multiply, store, attend = (SimpleNamespace(address=address) for address in (1, 2, 3))
         written = LayersWriter(

@@ -96,14 +96,22 @@ def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
 ALL = frozenset({"p", "entropy", "top10"})
 
 
+def reader_of(vocab: int, compiled: bool, masked: bool = False) -> FeatureReader:
+    reader = FeatureReader(vocab, masked)
+    if not compiled:
+        reader._readout = None
+    return reader
+
+
+@pytest.mark.parametrize("compiled", [True, False])
 @given(st.integers(0, 10_000), st.integers(10, 300), st.floats(0.01, 60.0), st.booleans())
-def test_features_are_those_of_the_softmax(seed, vocab, scale, masked):
+def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked):
     rng = np.random.default_rng(seed)
     row = (rng.normal(size=vocab) * scale).astype(np.float32)
     if masked:
         row[rng.permutation(vocab)[: vocab // 2]] = -np.inf
     token = int(row.argmax()) if not masked else int(rng.choice(np.flatnonzero(np.isfinite(row))))
-    p, entropy, top10 = FeatureReader(vocab, masked).read(row, token, ALL)
+    p, entropy, top10 = reader_of(vocab, compiled, masked).read(row, token, ALL)
     probabilities = softmax(row)
     positive = probabilities[probabilities > 0]
     assert p == pytest.approx(probabilities[token], rel=1e-4, abs=1e-30)
@@ -122,12 +130,14 @@ def test_only_what_is_asked_for():
     assert FeatureReader(20).read(row, 19, frozenset({"p"}))[1:] == (0.0, None)
 
 
-def test_the_margin_is_the_lead_over_the_strongest_rival():
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_margin_is_the_lead_over_the_strongest_rival(compiled):
     row = np.array([1.0, 4.0, -np.inf, 2.5], dtype=np.float32)
     before = row.copy()
-    assert FeatureReader.margin(row, 1) == 1.5 and FeatureReader.margin(row, 0) == -3.0
+    reader = reader_of(len(row), compiled)
+    assert reader.margin(row, 1) == 1.5 and reader.margin(row, 0) == -3.0
     np.testing.assert_array_equal(row, before)
-    assert FeatureReader.margin(np.array([2.0, -np.inf], dtype=np.float32), 0) == np.inf
+    assert reader.margin(np.array([2.0, -np.inf], dtype=np.float32), 0) == np.inf
 
 
 # -- AdaEDL: the entropy bound against a threshold that follows the acceptance rate

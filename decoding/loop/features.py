@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engines.base import OUTSIDE, CachedModel
+from ..engines.compiled.readout import readout
 
 TOP = 10
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
@@ -31,11 +32,10 @@ def all_rows(model: CachedModel, logits: Any) -> np.ndarray:
 
 
 class FeatureReader:
-    """Probability, entropy and top-10 of one row of logits.
+    """Probability, margin, entropy and top-10 of one row of logits.
 
-    After a pass of a model the CPU caches are cold, so the cost is the amount of code and memory touched: torch's
-    softmax, whose code the pass has just used, takes 12 us, numpy's max, subtract, exp and sum 48 us (measured in a
-    lane; with warm caches both take 7 us).
+    After a pass of a model the CPU caches are cold, so the cost is the amount of code and memory touched: in a lane on
+    a CPU with AVX2, the compiled readout took 65 us, torch's softmax 230 (with warm caches 10 and 15).
     """
 
     def __init__(self, vocab_size: int, masked: bool = False) -> None:
@@ -45,6 +45,7 @@ class FeatureReader:
         self._masked = masked
         self._top = min(TOP, vocab_size)
         self._tensor, self._softmax, self._largest = torch.from_numpy, torch.softmax, torch.topk
+        self._readout = readout()
 
     def read(
         self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf
@@ -61,21 +62,28 @@ class FeatureReader:
             p of ``token``; entropy in nats (0.0 where not needed); top-10 probabilities [10] float32,
             descending, or None.
         """
+        p = -1.0
+        if self._readout is not None:
+            p, _ = self._readout(row, token)
+            if p >= sure or not needs & {"entropy", "top10"}:
+                return p, 0.0, None
         tensor = self._softmax(self._tensor(row), 0)
         probabilities = tensor.numpy()
-        p = float(probabilities[token])
+        if self._readout is None:
+            p = float(probabilities[token])
         if p >= sure:
             return p, 0.0, None
         entropy = self._entropy(row, probabilities, token) if "entropy" in needs else 0.0
         return p, entropy, self._top_ten(tensor) if "top10" in needs else None
 
-    @staticmethod
-    def margin(row: np.ndarray, token: int) -> float:
+    def margin(self, row: np.ndarray, token: int) -> float:
         """ln p(token) - ln p(its strongest rival), in nats.
 
         It is inf without a rival, and needs no normalisation. ``row`` as for :meth:`read`; its token is masked for a
         moment. The rule has just run argmax, so that its code is in the caches; that of max is not.
         """
+        if self._readout is not None:
+            return self._readout(row, token)[1]
         own = row[token]
         row[token] = -inf
         rival = row[row.argmax()]

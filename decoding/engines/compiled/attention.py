@@ -188,10 +188,7 @@ class AttentionWriter(Writer):
         with self.loop(b, self.long(0), self._whole(b, length), LANES, largest) as (at, values):
             found = b.select(self._before(b, at, length), self.vector_at(b, scores, at), lowest)
             values[0] = b.select(b.fcmp_ordered(">", found, values[0]), found, values[0])
-        numbers = [b.extract_element(largest[0], self.int(i)) for i in range(LANES)]
-        while len(numbers) > 1:
-            numbers = [b.select(b.fcmp_ordered(">", one, two), one, two) for one, two in zip(*[iter(numbers)] * 2)]
-        highest, sums = self.everywhere(b, numbers[0]), [self.zero]
+        highest, sums = self.everywhere(b, self.largest(b, largest[0])), [self.zero]
         with self.loop(b, self.long(0), self._whole(b, length), LANES, sums) as (at, values):
             found = self.exp(b, b.fmul(b.fsub(self.vector_at(b, scores, at), highest), scale))
             found = b.select(self._before(b, at, length), found, self.zero)

@@ -122,6 +122,12 @@ class Writer:
     def sum_of(self, b: Any, vector: Any) -> Any:
         return b.call(self.total, [self.ir.Constant(self.single, -0.0), vector])
 
+    def largest(self, b: Any, vector: Any) -> Any:
+        numbers = [b.extract_element(vector, self.int(i)) for i in range(vector.type.count)]
+        while len(numbers) > 1:
+            numbers = [b.select(b.fcmp_ordered(">", one, two), one, two) for one, two in zip(*[iter(numbers)] * 2)]
+        return numbers[0]
+
     def everywhere(self, b: Any, number: Any) -> Any:
         """A vector of one number."""
         lanes = self.vector.count
