@@ -57,7 +57,7 @@ const Shell = {
   /** The legend of bars, colours and shades; tapping an entry explains it. */
   buildLegend(whole) {
     const legend = el("div", whole ? "sd-legend sd-legend-whole" : "sd-legend");
-    const entry = (mark, text) => legend.append(el("span", "sd-key", mark, ...termed(text)));
+    const entry = (mark, text) => legend.append(el("span", "sd-key", mark, el("span", "", ...termed(text))));
     entry(el("i", "sd-swatch sd-swatch-guess"), "a guess by the draft");
     entry(el("i", "sd-swatch"), "a pass of the target");
     for (const letter of "ardcbp") {
@@ -66,7 +66,7 @@ const Shell = {
       legend.append(node);
     }
     entry(el("i", "sd-swatch sd-swatch-band"), "shaded, unshaded: one iteration each");
-    if (whole) entry(el("i", "sd-swatch sd-swatch-sl"), "SL bars: outlined or pale guessed, filled accepted; in a tree, the line is its deepest guess");
+    if (whole) entry(el("i", "sd-swatch sd-swatch-sl"), "SL bars: guessed is outlined or pale, accepted is filled; in a tree, the line is its deepest guess");
     return legend;
   },
 
