@@ -116,6 +116,7 @@ class LeanModel(CachedModel):
         return make_attention(self._cache_shape())
 
     def _join_layers(self) -> CompiledLayers | None:
+        """All layers as one call with the cache at hand, where that can be had."""
         eps = torch.tensor([self.hidden_size * self._eps, self.head_dim * self._eps], dtype=torch.float32)
         return join_layers(self.blocks, self._attention, (self.final_norm, eps), (self.cos, self.sin))
 

@@ -22,16 +22,16 @@ class Readout:
     """Of one token in a row [n] float32."""
 
     def __init__(self, judge: Function) -> None:
-        self._judge, self._found = judge, np.zeros(2, dtype=np.float32)
+        self._judge = judge
 
     def __call__(self, row: np.ndarray, token: int) -> tuple[float, float]:
         """p(token) under softmax(row), and ln p(token) - ln p(its strongest rival) in nats, inf without a rival. The
         row's token is masked for a moment.
         """
-        row = np.ascontiguousarray(row)
-        row_at, found_at = (one.__array_interface__["data"][0] for one in (row, self._found))  # faster than .ctypes
+        row, found = np.ascontiguousarray(row), np.empty(2, dtype=np.float32)
+        row_at, found_at = (one.__array_interface__["data"][0] for one in (row, found))  # faster than .ctypes
         self._judge(row_at, found_at, len(row), token)
-        p, margin = self._found.tolist()
+        p, margin = found.tolist()
         return p, margin
 
 

@@ -138,7 +138,6 @@ class Writer:
 
     def exp(self, b: Any, x: Any) -> Any:
         """exp of numbers that are not positive, to about 1e-7: 2^n times a polynomial of the rest."""
-
         constant, lanes = self.constant, self.vector.count
         x = b.select(b.fcmp_ordered("<", x, constant(_LOWEST)), constant(_LOWEST), x)
         n = b.call(self.floor, [b.call(self.fma, [x, constant(_LOG2E), constant(0.5)])])
