@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..engines.base import OUTSIDE, CachedModel
-from ..engines.compiled.readout import readout
 
 TOP = 10
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
@@ -41,6 +40,8 @@ class FeatureReader:
     def __init__(self, vocab_size: int, masked: bool = False) -> None:
         """``masked``: some logits may be -inf (top-k, top-p), and the token need not be the most likely one."""
         import torch
+
+        from ..engines.compiled.readout import readout
 
         self._masked = masked
         self._top = min(TOP, vocab_size)
