@@ -19,7 +19,6 @@ from decoding.backends.local import LocalBackend
 from decoding.backends.recorded import RecordedBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.cli import COMMANDS, main
-from decoding.cli import recordings as recordings_module
 from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.show import lane_text, remarks, show_run, summary
 from decoding.errors import UserError
@@ -316,8 +315,8 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         Prompt(id, "showcase", "test", text, "", id, "x", ("autoregressive", "static:2", "disco"), settings=settings)
         for id, text, settings in (("one", "hello ", {}), ("two", "bye ", {"max_new_tokens": 5}))
     ]
-    monkeypatch.setattr(recordings_module, "load_showcase", lambda chat=None: prompts)
-    monkeypatch.setattr(recordings_module, "find_pair", lambda name: described)
+    monkeypatch.setattr("decoding.cli.recordings.load_showcase", lambda chat=None: prompts)
+    monkeypatch.setattr("decoding.cli.recordings.find_pair", lambda name: described)
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     words = ["recordings", "--folder", str(tmp_path / "recordings"), "--max-new-tokens", "8", "--repeats", "1"]
     assert command(*words, "--check")[0] == 1

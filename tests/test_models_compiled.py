@@ -275,14 +275,16 @@ def test_all_layers_in_one_call_are_the_layers_one_by_one(name, weights):
     single, before = model.fork(), torch.get_num_threads()
     assert model._joined is not None and single._joined is not None
     single._joined = None
+    rounds = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2  # activations, so that one may fall apart
+    most = 2e-2 if rounds else 1e-4
     try:
         for threads in (1, 2, 7):
             torch.set_num_threads(threads)
             for one in (model, single):
                 one.kept_layers = (0, 1, -1)
                 one.prefill(ids(70))
-            torch.testing.assert_close(model.extend(ids(40)), single.extend(ids(40)), rtol=2e-2, atol=2e-2)
-            torch.testing.assert_close(model.last_states, single.last_states, rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(model.extend(ids(40)), single.extend(ids(40)), rtol=0, atol=most)
+            torch.testing.assert_close(model.last_states, single.last_states, rtol=0, atol=most)
     finally:
         torch.set_num_threads(before)
 

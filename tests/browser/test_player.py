@@ -162,6 +162,13 @@ def test_keyboard_drives_the_clock(page):
     assert page.locator(".sd-guide").is_visible()
     page.keyboard.press("Escape")
     assert not page.locator(".sd-guide").is_visible()
+    page.evaluate("player.live = true")  # as while a run is under way
+    page.evaluate("player.seek(0)")
+    for key in ("End", "?"):
+        page.keyboard.press(key)
+    assert page.locator(".sd-guide").is_visible() and clock(page) == 0
+    page.evaluate("player.live = false")
+    page.keyboard.press("Escape")
 
 
 def test_strips_and_rail_scrub(page):

@@ -1,4 +1,5 @@
-"""Code that LLVM compiles for this CPU when it is first needed: products by packed matrices, attention, whole layers.
+"""Code that LLVM compiles for this CPU when it is first needed: products by packed matrices, attention, whole layers,
+and what policies read from a draft's logits.
 
 Needs a CPU that widens float16: x86 with AVX2, FMA and F16C, or AArch64 (run in an emulator only so far; what is
 compiled is compared with torch's results before it is used).

@@ -37,8 +37,8 @@ const isAgain = () => ["reload", "back_forward"].includes(performance.getEntries
 export const reloaded = (query) => (!isAgain() || packedRun() || ["run", "learn"].some((name) => query.has(name)) ? {} : memoryOfTab.read("race", {}));
 
 /** The query of what the Learn tab is to open: after a reload what it had on screen, else what the link names; "" where another tab is to be open. */
-export function wantedOfLearn(search = window.location.search) {
-  const query = new URLSearchParams(search), named = query.has("lesson") || query.has("learn") ? search : "";
+export function wantedOfLearn() {
+  const { search } = window.location, query = new URLSearchParams(search), named = query.has("lesson") || query.has("learn") ? search : "";
   return isAgain() && !packedRun() ? memoryOfTab.read("learn", named) : named;
 }
 

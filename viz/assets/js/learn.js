@@ -4,7 +4,7 @@ import { memoryOfTab } from "../../core/js/files.js";
 import { wantedOfLearn } from "./early.js";
 
 const HOME = "speculoscope-learn";
-let opened = null, wanted = [], carried = null;
+let opened = null, waiting = [], carried = null;
 
 export async function learn(element, server) {
   const root = element.querySelector(".sp-learn");
@@ -15,9 +15,9 @@ export async function learn(element, server) {
     root.textContent = "The lessons could not be loaded. Reload the page in a moment.";
     return;
   }
-  opened = await window.SpeculoscopeLearn.mountPage(root, server, wantedOfLearn());
+  opened = await window.SpeculoscopeLearn.mountPage(root, server, wanted);
   root.removeAttribute("aria-busy");
-  for (const act of wanted.splice(0)) await act(opened);
+  for (const act of waiting.splice(0)) await act(opened);
 }
 
 const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].find((node) => node.textContent.trim() === "Learn");
@@ -25,7 +25,7 @@ const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].fi
 /** Calls `act` with the Learn tab, now or when it is ready. */
 function whenReady(act) {
   carried = null;
-  if (opened) act(opened); else wanted.push(act);
+  if (opened) act(opened); else waiting.push(act);
 }
 
 function toLearn(act) {
@@ -73,7 +73,9 @@ document.addEventListener("click", (event) => {
   });
 });
 
-/** A reload opens it again. */
-window.addEventListener("pagehide", () => memoryOfTab.write("learn", opened?.isOnScreen ? String(opened.query()) : ""));
+const wanted = wantedOfLearn();
+if (wanted) selectTab();
 
-if (wantedOfLearn()) selectTab();
+/** What a reload opens again; until the tab is loaded, what it is to open. */
+const onScreen = () => (opened.isOnScreen ? String(opened.query()) : "");
+window.addEventListener("pagehide", () => memoryOfTab.write("learn", opened ? onScreen() : wanted));
