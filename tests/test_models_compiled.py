@@ -320,7 +320,7 @@ def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     llvm.initialize_all_asmprinters()
     triple, cpu_name, wide, wanted = CPUS[name]
     if kind == "attention":
-        written = AttentionWriter(triple, False)
+        written = AttentionWriter(triple, False, wide)
     elif kind == "readout":
         written = readout.ReadoutWriter(triple)
     elif kind == "layers":

@@ -1,8 +1,8 @@
-"""Attention of few or many rows over a KV cache in float32: softmax(Q K^T / sqrt(d)) V, one row and head at a time.
+"""Attention of few or many rows over a KV cache in float32: softmax(Q K^T / sqrt(d)) V.
 
 A row reads the keys in the order of its own text, whatever their places in the cache, and the sums of a score and of
 the values add up in that order. So a row's bits do not depend on the other rows of its pass, and in a tree they are
-those of a plain pass.
+those of a plain pass. Several queries, of one row or more, meet each key and value while it is in registers.
 
 Keys are [kv heads, capacity / LANES, d, LANES], so that a step scores LANES keys; values [kv heads, d / LANES,
 capacity, LANES].
@@ -19,10 +19,12 @@ from ...cpu import imitated
 from . import Cpu, Function, compiled, find_openmp, load
 from .writer import LANES, Writer
 
+_QUERIES = 6  # of one key head, at a time
 _CHUNK = 4  # blocks of keys or values at a time: more sums than one, which would wait for each other
 _POINTERS = ("heads", "keys", "values", "out", "seen", "places")
 _FIELDS = (*_POINTERS, "rows", "start", "capacity", "n_heads", "n_kv_heads", "d")
 SEEN = 4  # numbers of a row: its trunk's length; first and end of its path among ``places``; keys to be scored
+_QUERY = ("query", "out", "trunk", "path", "last", "reach")  # two addresses, and what its row sees
 
 
 class AttentionKernel:
@@ -60,7 +62,7 @@ class AttentionKernel:
         out = torch.empty(n, n_heads * d, dtype=torch.float32)  # the default may be another one for a while
         pointers = (one.data_ptr() for one in (heads, keys, values, out, seen, places))
         work = 2 * n * n_heads * d * length
-        self._attend(*pointers, n, 0, capacity, n_heads, n_kv_heads, d, parts=n * n_heads, work=work)
+        self._attend(*pointers, n, length - n, capacity, n_heads, n_kv_heads, d, parts=n * n_heads, work=work)
         return out
 
 
@@ -72,7 +74,7 @@ def attention_kernel() -> AttentionKernel | None:
 @cache
 def _kernel_for(cpu_class: str) -> AttentionKernel | None:
     def make(cpu: Cpu) -> AttentionKernel:
-        functions = load(AttentionWriter(cpu.triple, shared=find_openmp() is not None), cpu)
+        functions = load(AttentionWriter(cpu.triple, find_openmp() is not None, cpu.wide), cpu)
         return AttentionKernel(functions["store"], functions["attend"])
 
     return compiled(make, _is_right)
@@ -97,10 +99,13 @@ def _is_right(made: AttentionKernel) -> bool:
 
 
 class AttentionWriter(Writer):
-    """``store`` writes the rows' keys and values; ``attend`` takes this thread's pairs of a row and a query head."""
+    """``store`` writes the rows' keys and values; ``attend`` takes this thread's part of the queries. Those of a key
+    head are counted row by row, and of a row head by head.
+    """
 
-    def __init__(self, triple: str, shared: bool) -> None:
+    def __init__(self, triple: str, shared: bool, wide: bool) -> None:
         super().__init__(triple, shared)
+        self.sums = _QUERIES * (_CHUNK if wide else 1)  # that stay in registers
         self.lanes = self.ir.Constant(self.ir.VectorType(self.long, LANES), list(range(LANES)))
         self._store()
         self._attend()
@@ -125,59 +130,123 @@ class AttentionWriter(Writer):
         b.ret_void()
 
     def _attend(self) -> None:
+        score, add = ({n: make(n) for n in range(1, _QUERIES + 1)} for make in (self._score, self._add_values))
         b, given = self.entry("attend", _FIELDS, _POINTERS)
-        size, width = self._sizes(b, given)
-        group = b.sdiv(given["n_heads"], given["n_kv_heads"])
-        scores = self.room(b, self.single, given["capacity"], 4 * LANES)
-        scale = b.fdiv(self.ir.Constant(self.single, 1.0), b.call(self.root, [b.sitofp(given["d"], self.single)]))
-        first, end = self.mine(b, b.mul(given["rows"], given["n_heads"]))
-        with self.loop(b, first, end, 1, []) as (pair, _):
-            row, head = b.sdiv(pair, given["n_heads"]), b.srem(pair, given["n_heads"])
-            query = self.at(b, given["heads"], b.mul(b.add(b.mul(row, width), head), given["d"]), self.single)
-            held = b.mul(b.sdiv(head, group), size)
-            keys, values = (self.at(b, given[name], held, self.single) for name in ("keys", "values"))
-            at = self.at(b, given["seen"], b.mul(row, self.long(SEEN)), self.long)
-            trunk, path, last, reach = (
-                b.load(self.at(b, at, self.long(i), self.long), typ=self.long) for i in range(SEEN)
-            )
-            length = b.add(trunk, b.sub(last, path))
-            self._score(b, query, keys, given["d"], reach, scores)
-            with self.loop(b, path, last, 1, []) as (step, _):  # into the order of the row's text, in place
-                place = b.load(self.at(b, given["places"], step, self.long), typ=self.long)
-                to = self.at(b, scores, b.add(trunk, b.sub(step, path)), self.single)
-                b.store(self.number(b, scores, place), to)
-            total = self._exponentials(b, scores, length, self.everywhere(b, scale))
-            out = self.at(b, given["out"], b.mul(pair, given["d"]), self.single)
-            self._sum_values(b, given, values, scores, (trunk, path, last), total, out)
+        none, many, d = self.long(0), self.long(_QUERIES), given["d"]
+        length = self._whole(b, b.add(given["start"], given["rows"]))
+        scores, totals = (self.room(b, self.single, b.mul(n, many), 4 * LANES) for n in (length, self.long(1)))
+        queries = self.room(b, self.long, self.long(_QUERIES * len(_QUERY)), 8)
+        scale = b.fdiv(self.ir.Constant(self.single, 1.0), b.call(self.root, [b.sitofp(d, self.single)]))
+        (size, _), of_head = self._sizes(b, given), b.mul(given["rows"], self._group(b, given))
+        mine = self.mine(b, b.mul(given["rows"], given["n_heads"]))
+        with self.loop(b, none, given["n_kv_heads"], 1, []) as (head, _):
+            keys, values = (self.at(b, given[name], b.mul(head, size), self.single) for name in ("keys", "values"))
+            first, end = (self._within(b, b.sub(one, b.mul(head, of_head)), of_head) for one in mine)
+            with self.parts(b, b.sub(end, first), _QUERIES) as (begin, n):
+                trunk, reach = self._list(b, given, head, b.add(first, begin), n, queries)
+                for count in self.cases(b, n, _QUERIES):
+                    b.call(score[count], [queries, keys, scores, length, d, reach])
+                with self.loop(b, none, n, 1, []) as (i, _):
+                    p = self.at(b, scores, b.mul(length, i), self.single)
+                    total = self._weigh(b, given, self._of(b, queries, i), p, self.everywhere(b, scale))
+                    b.store(total, self.at(b, totals, i, self.single))
+                for count in self.cases(b, n, _QUERIES):
+                    b.call(add[count], [queries, values, scores, length, d, given["capacity"], trunk])
+                with self.loop(b, none, n, 1, []) as (i, _):
+                    p = self.at(b, scores, b.mul(length, i), self.single)
+                    total = self.everywhere(b, self.number(b, totals, i))
+                    self._finish(b, given, self._of(b, queries, i), values, p, trunk, total)
         b.ret_void()
+
+    def _list(self, b: Any, given: dict[str, Any], head: Any, first: Any, n: Any, queries: Any) -> tuple[Any, Any]:
+        """Lists ``n`` queries of a key head in ``queries``. Returns how many keys all of them see in one piece, and
+        before which one all are that any sees.
+        """
+        bounds = [given["capacity"], self.long(0)]
+        with self.loop(b, self.long(0), n, 1, bounds) as (i, found):
+            group, (_, width) = self._group(b, given), self._sizes(b, given)
+            row = b.sdiv(b.add(first, i), group)
+            of_row = b.add(b.mul(head, group), b.srem(b.add(first, i), group))
+            places = (b.add(b.mul(row, heads), of_row) for heads in (width, given["n_heads"]))
+            addresses = [
+                b.ptrtoint(self.at(b, given[name], b.mul(place, given["d"]), self.single), self.long)
+                for name, place in zip(("heads", "out"), places)
+            ]
+            at = self.at(b, given["seen"], b.mul(row, self.long(SEEN)), self.long)
+            seen = [b.load(self.at(b, at, self.long(j), self.long), typ=self.long) for j in range(SEEN)]
+            for j, value in enumerate((*addresses, *seen)):
+                b.store(value, self.at(b, queries, b.add(b.mul(i, self.long(len(_QUERY))), self.long(j)), self.long))
+            found[:] = self._smaller(b, found[0], seen[0]), self._larger(b, found[1], seen[-1])
+        return bounds[0], bounds[1]
+
+    def _of(self, b: Any, queries: Any, i: Any) -> dict[str, Any]:
+        """Query ``i`` of a list."""
+        at = self.at(b, queries, b.mul(i, self.long(len(_QUERY))), self.long)
+        found = {name: b.load(self.at(b, at, self.long(j), self.long), typ=self.long) for j, name in enumerate(_QUERY)}
+        return found | {name: b.inttoptr(found[name], self.pointer) for name in _QUERY[:2]}
+
+    def _group(self, b: Any, given: dict[str, Any]) -> Any:
+        """Query heads of a key head."""
+        return b.sdiv(given["n_heads"], given["n_kv_heads"])
+
+    def _smaller(self, b: Any, one: Any, two: Any) -> Any:
+        return b.select(b.icmp_signed("<", one, two), one, two)
+
+    def _larger(self, b: Any, one: Any, two: Any) -> Any:
+        return b.select(b.icmp_signed(">", one, two), one, two)
+
+    def _within(self, b: Any, number: Any, end: Any) -> Any:
+        """``number``, or the bound of 0 to ``end`` that it passes."""
+        return self._smaller(b, self._larger(b, number, self.long(0)), end)
 
     def _sizes(self, b: Any, given: dict[str, Any]) -> tuple[Any, Any]:
         """The numbers in a head's keys, or values; the heads of a row."""
         width = b.add(given["n_heads"], b.mul(given["n_kv_heads"], self.long(2)))
         return b.mul(given["capacity"], given["d"]), width
 
-    def _in_chunks(self, b: Any, end: Any) -> Any:
-        """Loops over the whole chunks before ``end``, then over what is left: (first, end, how many at a time)."""
-        whole = b.sub(end, b.srem(end, self.long(_CHUNK)))
-        return (self.long(0), whole, _CHUNK), (whole, end, 1)
+    def _in_chunks(self, b: Any, end: Any, n: int) -> Any:
+        """Loops over the whole chunks before ``end``, then over what is left: (first, end, how many at a time), with
+        the sums of ``n`` queries.
+        """
+        at_once = max(chunk for chunk in (1, 2, _CHUNK) if chunk * n <= max(n, self.sums))
+        whole = b.sub(end, b.srem(end, self.long(at_once)))
+        return ((self.long(0), whole, at_once), (whole, end, 1))[: 1 + (at_once > 1)]
 
-    def _score(self, b: Any, query: Any, keys: Any, d: Any, reach: Any, scores: Any) -> None:
-        """The products of ``query`` by the keys before ``reach``, and by the rest of its block."""
-        blocks = b.sdiv(self._whole(b, reach), self.long(LANES))
-        for first, end, at_once in self._in_chunks(b, blocks):
+    def _score(self, n: int) -> Any:
+        """The products of ``n`` queries by the keys before ``reach``, and by the rest of its block: (queries, keys,
+        scores, scores of a query, d, reach).
+        """
+        function = self.declare(f"score{n}", self.none, [self.pointer] * 3 + [self.long] * 3)
+        function.linkage = "internal"
+        queries, keys, scores, length, d, reach = function.args
+        b = self.begin(function)
+        of = [self._of(b, queries, self.long(i))["query"] for i in range(n)]
+        size, blocks = b.mul(d, self.long(LANES)), b.sdiv(self._whole(b, reach), self.long(LANES))
+        for first, end, at_once in self._in_chunks(b, blocks, n):
             with self.loop(b, first, end, at_once, []) as (block, _):
-                size = b.mul(d, self.long(LANES))
                 starts = [
                     self.at(b, keys, b.mul(size, b.add(block, self.long(i))), self.single) for i in range(at_once)
                 ]
-                sums = [self.zero] * at_once
+                sums = [self.zero] * (n * at_once)
                 with self.loop(b, self.long(0), d, 1, sums) as (i, values):
-                    number = self.everywhere(b, self.number(b, query, i))
-                    for j, start in enumerate(starts):
-                        key = self.vector_at(b, start, b.mul(i, self.long(LANES)))
-                        values[j] = b.call(self.fma, [key, number, values[j]])
+                    self._add(b, starts, i, [self.number(b, query, i) for query in of], values)
                 for i, value in enumerate(sums):
-                    self.put(b, value, scores, b.mul(b.add(block, self.long(i)), self.long(LANES)))
+                    place = b.mul(b.add(block, self.long(i % at_once)), self.long(LANES))
+                    self.put(b, value, scores, b.add(b.mul(length, self.long(i // at_once)), place))
+        b.ret_void()
+        return function
+
+    def _weigh(self, b: Any, given: dict[str, Any], of: dict[str, Any], scores: Any, scale: Any) -> Any:
+        """Replaces the scores of what a query sees by their exponentials, in the order of its text. Returns the sum."""
+        with self.loop(b, of["path"], of["last"], 1, []) as (step, _):  # in place
+            place = b.load(self.at(b, given["places"], step, self.long), typ=self.long)
+            to = self.at(b, scores, self._step(b, of, step), self.single)
+            b.store(self.number(b, scores, place), to)
+        return self._exponentials(b, scores, self._step(b, of, of["last"]), scale)
+
+    def _step(self, b: Any, of: dict[str, Any], step: Any) -> Any:
+        """The place in its text of a ``step`` of a query's path."""
+        return b.add(of["trunk"], b.sub(step, of["path"]))
 
     def _exponentials(self, b: Any, scores: Any, length: Any, scale: Any) -> Any:
         """Replaces the first ``length`` scores s by exp(scale (s - the largest)), and the rest of the last block by
@@ -204,30 +273,53 @@ class AttentionWriter(Writer):
         """Which of LANES places from ``first`` on are before ``end``."""
         return b.icmp_signed("<", b.add(self.lanes, self.everywhere(b, first)), self.everywhere(b, end))
 
-    def _sum_values(
-        self, b: Any, given: dict[str, Any], values: Any, p: Any, seen: tuple[Any, Any, Any], total: Any, out: Any
-    ) -> None:
-        """The values of the trunk and the path, weighted by ``p``, over ``total``."""
-        trunk, path, last = seen
-        blocks, divisor = b.sdiv(given["d"], self.long(LANES)), self.everywhere(b, total)
-        for first, end, at_once in self._in_chunks(b, blocks):
+    def _add_values(self, n: int) -> Any:
+        """To the outputs of ``n`` queries, the values of the keys before ``trunk`` by their weights: (queries, values,
+        weights, weights of a query, d, capacity, trunk).
+        """
+        function = self.declare(f"add{n}", self.none, [self.pointer] * 3 + [self.long] * 4)
+        function.linkage = "internal"
+        queries, values, p, length, d, capacity, trunk = function.args
+        b = self.begin(function)
+        of = [self._of(b, queries, self.long(i))["out"] for i in range(n)]
+        weights = [self.at(b, p, b.mul(length, self.long(i)), self.single) for i in range(n)]
+        for first, end, at_once in self._in_chunks(b, b.sdiv(d, self.long(LANES)), n):
             with self.loop(b, first, end, at_once, []) as (block, _):
-                size = b.mul(given["capacity"], self.long(LANES))
-                starts = [
-                    self.at(b, values, b.mul(size, b.add(block, self.long(i))), self.single) for i in range(at_once)
-                ]
-                sums = [self.zero] * at_once
+                starts, sums = self._starts(b, values, capacity, block, at_once), [self.zero] * (n * at_once)
                 with self.loop(b, self.long(0), trunk, 1, sums) as (place, found):
-                    self._add(b, starts, place, self.number(b, p, place), found)
-                with self.loop(b, path, last, 1, sums) as (step, found):
-                    place = b.load(self.at(b, given["places"], step, self.long), typ=self.long)
-                    self._add(b, starts, place, self.number(b, p, b.add(trunk, b.sub(step, path))), found)
+                    self._add(b, starts, place, [self.number(b, one, place) for one in weights], found)
                 for i, value in enumerate(sums):
-                    to = b.mul(b.add(block, self.long(i)), self.long(LANES))
-                    self.put(b, b.fdiv(value, divisor), out, to)
+                    place = b.mul(b.add(block, self.long(i % at_once)), self.long(LANES))
+                    self.put(b, value, of[i // at_once], place)
+        b.ret_void()
+        return function
 
-    def _add(self, b: Any, starts: list[Any], place: Any, weight: Any, sums: list[Any]) -> None:
-        number = self.everywhere(b, weight)
-        for i, start in enumerate(starts):
-            value = self.vector_at(b, start, b.mul(place, self.long(LANES)))
-            sums[i] = b.call(self.fma, [value, number, sums[i]])
+    def _finish(
+        self, b: Any, given: dict[str, Any], of: dict[str, Any], values: Any, p: Any, trunk: Any, total: Any
+    ) -> None:
+        """To a query's output the values from ``trunk`` on and of its path; the whole over ``total``."""
+        for first, end, at_once in self._in_chunks(b, b.sdiv(given["d"], self.long(LANES)), 1):
+            with self.loop(b, first, end, at_once, []) as (block, _):
+                starts = self._starts(b, values, given["capacity"], block, at_once)
+                outputs = [b.mul(b.add(block, self.long(i)), self.long(LANES)) for i in range(at_once)]
+                sums = [self.vector_at(b, of["out"], output) for output in outputs]
+                with self.loop(b, trunk, of["trunk"], 1, sums) as (place, found):
+                    self._add(b, starts, place, [self.number(b, p, place)], found)
+                with self.loop(b, of["path"], of["last"], 1, sums) as (step, found):
+                    place = b.load(self.at(b, given["places"], step, self.long), typ=self.long)
+                    self._add(b, starts, place, [self.number(b, p, self._step(b, of, step))], found)
+                for output, value in zip(outputs, sums):
+                    self.put(b, b.fdiv(value, total), of["out"], output)
+
+    def _starts(self, b: Any, values: Any, capacity: Any, block: Any, at_once: int) -> list[Any]:
+        """Where the values of ``at_once`` blocks begin."""
+        size = b.mul(capacity, self.long(LANES))
+        return [self.at(b, values, b.mul(size, b.add(block, self.long(i))), self.single) for i in range(at_once)]
+
+    def _add(self, b: Any, starts: list[Any], place: Any, numbers: list[Any], sums: list[Any]) -> None:
+        """To the sums of each number, the vectors at ``place`` by it."""
+        found = [self.vector_at(b, start, b.mul(place, self.long(LANES))) for start in starts]
+        for row, number in enumerate(numbers):
+            weight = self.everywhere(b, number)
+            for i, value in enumerate(found, row * len(starts)):
+                sums[i] = b.call(self.fma, [value, weight, sums[i]])

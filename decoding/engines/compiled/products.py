@@ -8,8 +8,8 @@ Where a CPU multiplies pairs of bfloat16 numbers (AVX512-BF16), rows are rounded
 is a pair. These are half as many steps, so that several rows take little longer than one.
 
 A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input, which meet that input of several rows.
-Few rows read wide blocks one after another, which is how memory is fastest, and several narrow ones at a time, since
-each sum waits for its last step.
+One row reads several narrow blocks at a time, since each sum waits for its last step, and wide ones one after another.
+Memory is asked early for what several rows read; where blocks are narrow, in several streams, as it is faster then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_ROWS, MOST_OF_PAIRS = 6, 12  # of one inner loop, so that the sums stay in 
 _CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
 _FEW_ROWS = 3  # which are faster by one wide block at a time
 _STEPS = 2  # of one turn of an inner loop
-_AHEAD, _AHEAD_OF_PAIRS = 3072, 8192  # bytes: how far ahead the loops over several rows ask memory for weights
+_AHEAD, _AHEAD_OF_PAIRS = 3072, 8192  # bytes: how far ahead several rows ask memory for the weights of wide blocks
 _ROUNDED = 32  # numbers that are rounded together
 _LINE = 64  # bytes that memory delivers together
 _POINTERS = ("x", "weights", "y", "scales", "rounded")
@@ -110,7 +110,7 @@ class ProductWriter(Writer):
     """
 
     def __init__(self, triple: str, dtype: torch.dtype, wide: bool, pairs: bool, shared: bool) -> None:
-        self.lanes = 32 if wide else 16
+        self.wide, self.lanes = wide, 32 if wide else 16
         super().__init__(triple, shared, self.lanes)
         self.pairs: Any = self._pairs() if pairs else None
         self.most_rows, self.ahead = (MOST_OF_PAIRS, _AHEAD_OF_PAIRS) if pairs else (MOST_ROWS, _AHEAD)
@@ -135,10 +135,12 @@ class ProductWriter(Writer):
         return rows * blocks <= _CHUNK
 
     def _inner(self, rows: int, blocks: int) -> Any:
-        """``rows`` of x by ``blocks``: (x, weights, y, scales, inputs, outputs), pointers to the first of each."""
-        function = self.declare(f"rows{rows}_blocks{blocks}", self.none, [self.pointer] * 4 + [self.long] * 2)
+        """``rows`` of x by ``blocks``: (x, weights, y, scales, ahead, inputs, outputs), pointers to the first of each.
+        ``ahead``: what to ask memory for.
+        """
+        function = self.declare(f"rows{rows}_blocks{blocks}", self.none, [self.pointer] * 5 + [self.long] * 2)
         function.linkage = "internal"
-        x, weights, y, scales, inputs, outputs = function.args
+        x, weights, y, scales, ahead, inputs, outputs = function.args
         b = self.begin(function)
         size = b.mul(inputs, self.long(self.lanes))
         starts = [self.at(b, weights, b.mul(size, self.long(block)), self.weight) for block in range(blocks)]
@@ -148,7 +150,7 @@ class ProductWriter(Writer):
             for step in range(_STEPS):
                 at = b.add(k, self.long(step))
                 if rows > 1:
-                    self._ask_ahead(b, starts, at, step)
+                    self._ask_ahead(b, ahead, size, at, step, blocks)
                 wide = [self._widened(b, start, at) for start in starts]
                 for row, start in enumerate(x_rows):
                     number = self.everywhere(b, b.load(self.at(b, start, at, self.given), typ=self.given))
@@ -163,14 +165,28 @@ class ProductWriter(Writer):
         b.ret_void()
         return function
 
-    def _ask_ahead(self, b: Any, starts: list[Any], k: Any, step: int) -> None:
-        """Asks memory for the lines that begin in what lies ``ahead`` of the weights of step ``k``."""
-        size = self.lanes * self.bytes
-        for start in starts:
-            for line in range(-step * size % _LINE, size, _LINE):
-                at = b.add(b.mul(k, self.long(size)), self.long(self.ahead + line))
-                later = self.at(b, start, at, self.ir.IntType(8))
+    def _ask_ahead(self, b: Any, ahead: Any, size: Any, k: Any, step: int, blocks: int) -> None:
+        """Asks memory for as many lines as begin in the weights of step ``k``: in turn from each of the blocks, of
+        ``size`` weights, from ``ahead`` on.
+        """
+        read, streams = self.lanes * self.bytes, blocks if self.wide else _CHUNK
+        for line in range(-step * read % _LINE, read, _LINE):
+            before = b.udiv(b.add(b.mul(k, self.long(read)), self.long(line)), self.long(_LINE))  # of one block
+            for block in range(blocks):
+                number = b.add(b.mul(before, self.long(blocks)), self.long(block))
+                stream, place = b.urem(number, self.long(streams)), b.udiv(number, self.long(streams))
+                apart = b.mul(b.mul(stream, size), self.long(self.bytes))
+                later = self.at(b, ahead, b.add(apart, b.mul(place, self.long(_LINE))), self.ir.IntType(8))
                 b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
+
+    def _ahead(self, b: Any, weights: Any, size: Any, done: int) -> Any:
+        """What to ask for while ``weights``, of block ``done`` of a chunk, are read: where blocks are narrow, the same
+        part of each block of the next chunk.
+        """
+        if self.wide:
+            return self.at(b, weights, self.long(self.ahead), self.ir.IntType(8))
+        of_next = b.add(b.mul(size, self.long(_CHUNK - done)), b.mul(b.udiv(size, self.long(_CHUNK)), self.long(done)))
+        return self.at(b, weights, of_next, self.weight)
 
     def _widened(self, b: Any, start: Any, k: Any) -> Any:
         """The weights of step ``k`` in float32, or pairs as they are."""
@@ -212,8 +228,10 @@ class ProductWriter(Writer):
         first, end = self.mine(b, given["blocks"])
         whole = b.sub(end, b.srem(b.sub(end, first), self.long(_CHUNK)))
         for begin, until, blocks in ((first, whole, _CHUNK), (whole, end, 1)):
-            with self.loop(b, begin, until, blocks, []) as (block, _):
-                self._all_rows(b, given, block, blocks)
+            chunks, parts = self.loop(b, begin, until, blocks, []), self.parts(b, given["rows"], self.most_rows)
+            with chunks as (block, _), parts as (row, n):
+                for rows in self.cases(b, n, self.most_rows):
+                    self._some_rows(b, given, row, rows, block, blocks)
         b.ret_void()
 
     def _round(self, b: Any, given: dict[str, Any]) -> None:
@@ -225,31 +243,14 @@ class ProductWriter(Writer):
             to = self.at(b, given["rounded"], b.sdiv(at, self.long(2)), self.int)
             b.store(b.fptrunc(found, self.pairs.args[1].type), to, align=4)
 
-    def _all_rows(self, b: Any, given: dict[str, Any], block: Any, blocks: int) -> None:
-        """All rows by ``blocks`` from ``block`` on, in parts of up to ``most_rows``: equal ones, since few sums wait
-        for each other.
-        """
-        most = self.long(self.most_rows)
-        parts = b.sdiv(b.add(given["rows"], self.long(self.most_rows - 1)), most)
-        with self.loop(b, self.long(0), parts, 1, []) as (part, _):
-            first, end = self.part(b, given["rows"], parts, part)
-            after = b.append_basic_block()
-            choice = b.switch(b.sub(end, first), after)
-            for rows in range(1, self.most_rows + 1):
-                case = b.append_basic_block()
-                choice.add_case(self.long(rows), case)
-                b.position_at_end(case)
-                self._some_rows(b, given, first, rows, block, blocks)
-                b.branch(after)
-            b.position_at_end(after)
-
     def _some_rows(self, b: Any, given: dict[str, Any], row: Any, rows: int, block: Any, blocks: int) -> None:
         width = max(width for of, width in self.inner if of == rows and width <= blocks)
-        outputs = b.mul(given["blocks"], self.long(self.lanes))
+        outputs, size = (b.mul(given[name], self.long(self.lanes)) for name in ("blocks", "inputs"))
         x = self.at(b, given["x"], b.mul(row, given["inputs"]), self.given)
         for done in range(0, blocks, width):
             first = b.mul(b.add(block, self.long(done)), self.long(self.lanes))  # output
             weights = self.at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)
             y = self.at(b, given["y"], b.add(b.mul(row, outputs), first), self.single)
             scales = self.at(b, given["scales"], first, self.single)
-            b.call(self.inner[rows, width], [x, weights, y, scales, given["inputs"], outputs])
+            ahead = self._ahead(b, weights, size, done)
+            b.call(self.inner[rows, width], [x, weights, y, scales, ahead, given["inputs"], outputs])

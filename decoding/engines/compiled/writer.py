@@ -98,6 +98,28 @@ class Writer:
         first, end = (b.sdiv(b.mul(whole, b.add(index, self.long(more))), parts) for more in (0, 1))
         return first, end
 
+    @contextmanager
+    def parts(self, b: Any, n: Any, most: int) -> Iterator[tuple[Any, Any]]:
+        """Code for parts of ``n`` of up to ``most``, equal ones: few sums wait for each other. Gives where a part
+        begins, and how many it has.
+        """
+        parts = b.sdiv(b.add(n, self.long(most - 1)), self.long(most))
+        with self.loop(b, self.long(0), parts, 1, []) as (part, _):
+            first, end = self.part(b, n, parts, part)
+            yield first, b.sub(end, first)
+
+    def cases(self, b: Any, n: Any, most: int) -> Iterator[int]:
+        """Code for each of the numbers from 1 to ``most`` that ``n`` may be."""
+        after = b.append_basic_block()
+        choice = b.switch(n, after)
+        for number in range(1, most + 1):
+            case = b.append_basic_block()
+            choice.add_case(self.long(number), case)
+            b.position_at_end(case)
+            yield number
+            b.branch(after)
+        b.position_at_end(after)
+
     def at(self, b: Any, pointer: Any, index: Any, kind: Any) -> Any:
         return b.gep(pointer, [index], source_etype=kind)
 
