@@ -172,3 +172,9 @@ def test_without_ray_the_commands_say_what_to_install(monkeypatch):
     for arguments in (["evaluate", "--ray", "auto"], ["serve", "--ray"]):
         status, _, err = command(*arguments)
         assert status == 2 and "pip install -r requirements-ray.txt" in err
+
+
+def test_what_is_about_a_cluster_is_refused_without_one():
+    for arguments in (["--replicas", "2"], ["--address", "head:6379"], ["--gpus-per-replica", "0.5"]):
+        status, _, err = command("serve", *arguments)
+        assert status == 2 and "add --ray" in " ".join(err.split())

@@ -20,7 +20,7 @@ from decoding.errors import UserError
 from decoding.loop import drafting
 from decoding.records import pairs
 from decoding.records.pairs import ModelFree
-from decoding.records.run_file import load_run
+from decoding.records.run_file import load_run, save_run
 from tests.page_fakes import ScriptedBackend
 from tests.page_server import page_at, write_recordings
 from tests.runs import make_run
@@ -195,6 +195,15 @@ def test_every_cell_of_the_example_shows_something(scripted):
     assert [trace.policy for trace in recorded.lanes] == ["autoregressive", "assisted", "lookup"]
     assert all(trace.verdict.same for trace in recorded.lanes) and shown[4]._repr_html_().startswith("<iframe srcdoc=")
     assert scripted.requests[0].prompt == "def mean(values):"
+
+
+def test_a_notebook_shows_a_run_file_by_its_path(scripted, tmp_path):
+    run, path = viz.notebook.compare("def mean(values):"), tmp_path / "run.json"
+    save_run(run, path)
+    assert viz.notebook.player(str(path)).html == viz.notebook.player(run).html
+    assert len(viz.notebook.plots(path)) == len(viz.notebook.plots(run)) > 1
+    with pytest.raises(UserError, match="nowhere.json"):
+        viz.notebook.lesson(tmp_path / "nowhere.json")
 
 
 def test_the_first_cell_finds_the_project_from_the_notebook_s_own_folder():

@@ -111,7 +111,7 @@ def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked)
     if masked:
         row[rng.permutation(vocab)[: vocab // 2]] = -np.inf
     token = int(row.argmax()) if not masked else int(rng.choice(np.flatnonzero(np.isfinite(row))))
-    p, entropy, top10 = reader_of(vocab, compiled, masked).read(row, token, ALL)
+    p, _, entropy, top10 = reader_of(vocab, compiled, masked).read(row, token, ALL)
     probabilities = softmax(row)
     positive = probabilities[probabilities > 0]
     assert p == pytest.approx(probabilities[token], rel=1e-4, abs=1e-30)
@@ -121,13 +121,13 @@ def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked)
 
 
 def test_a_small_vocabulary_pads_the_top_ten():
-    _, _, top10 = FeatureReader(3).read(np.zeros(3, dtype=np.float32), 0, ALL)
-    np.testing.assert_allclose(top10, [1 / 3] * 3 + [0] * 7, rtol=1e-6)
+    found = FeatureReader(3).read(np.zeros(3, dtype=np.float32), 0, ALL)
+    np.testing.assert_allclose(found.top10, [1 / 3] * 3 + [0] * 7, rtol=1e-6)
 
 
 def test_only_what_is_asked_for():
     row = np.arange(20, dtype=np.float32)
-    assert FeatureReader(20).read(row, 19, frozenset({"p"}))[1:] == (0.0, None)
+    assert FeatureReader(20).read(row, 19, frozenset({"p"}))[2:] == (0.0, None)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -135,9 +135,13 @@ def test_the_margin_is_the_lead_over_the_strongest_rival(compiled):
     row = np.array([1.0, 4.0, -np.inf, 2.5], dtype=np.float32)
     before = row.copy()
     reader = reader_of(len(row), compiled)
-    assert reader.margin(row, 1) == 1.5 and reader.margin(row, 0) == -3.0
+
+    def margin(logits: np.ndarray, token: int) -> float:
+        return reader.read(logits, token, frozenset({"margin"})).margin
+
+    assert margin(row, 1) == 1.5 and margin(row, 0) == -3.0
     np.testing.assert_array_equal(row, before)
-    assert reader.margin(np.array([2.0, -np.inf], dtype=np.float32), 0) == np.inf
+    assert margin(np.array([2.0, -np.inf], dtype=np.float32), 0) == np.inf
 
 
 # -- AdaEDL: the entropy bound against a threshold that follows the acceptance rate

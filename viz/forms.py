@@ -124,27 +124,33 @@ def wire_memory(
     restore: Callable[..., list],
     outputs: Sequence[Component],
 ) -> None:
-    """Each change of a field stores all ``fields`` by name; when ``page`` loads, ``restore`` gets what is stored.
+    """Each change of a field stores all ``fields`` by name; when ``page`` loads, ``restore`` gets what is stored: of a
+    page that was reloaded its own, not what was changed in another tab of the browser.
 
     ``restore`` returns the values of ``outputs``, of which ``fields`` are the first. What it gets is untrusted: {} at
     the first visit, else any JSON. A field that the visitor has changed meanwhile stays as it is. The scripts of
     ``view`` are told when the form is filled in.
     """
+    ours, names = json.dumps(view.elem_id), json.dumps(list(fields))
+    by_name = f"Object.fromEntries({names}.map((name, i) => [name, values[i]]))"
     gr.on(
         [field.change for field in fields.values()],
         inputs=list(fields.values()),
         outputs=memory,
-        js=f"(...values) => Object.fromEntries({json.dumps(list(fields))}.map((name, i) => [name, values[i]]))",
+        js=f"(...values) => window.SpeculoscopePage.keepForm({ours}, {by_name})",
         **IN_BROWSER,
     )
     # On the server: a handler that runs in the browser alone is called before the browser's memory has been read. Its
     # answer may come when the visitor has begun to fill in the form, so it does not go into the form directly.
-    restored = gr.JSON(visible=False)
-    loaded = page.load(restore, memory, restored, **QUIET)
-    filled_in = loaded.success(
+    kept, restored = gr.JSON(visible=False), gr.JSON(visible=False)
+    loaded = page.load(lambda value: value, memory, kept, **QUIET)
+    read = loaded.success(
+        restore, kept, restored, js=f"(kept) => window.SpeculoscopePage.formOfTab({ours}, kept)", **QUIET
+    )
+    filled_in = read.success(
         inputs=[restored, *fields.values()],
         outputs=list(outputs),
         js=_MERGE % json.dumps([field.value for field in fields.values()]),
         **IN_BROWSER,
     )
-    filled_in.success(js=f"() => {{ window.SpeculoscopePage.filledIn({json.dumps(view.elem_id)}); }}", **IN_BROWSER)
+    filled_in.success(js=f"() => {{ window.SpeculoscopePage.filledIn({ours}); }}", **IN_BROWSER)

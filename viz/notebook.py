@@ -10,8 +10,8 @@ or watch what your own calls of transformers' ``generate`` do:
         model.generate(**inputs, assistant_model=draft)
     viz.player(recorder.run)
 
-The output is in its own frame (the self-contained page that the dashboard exports), so that the notebook's styles and
-scripts do not affect the player's.
+A run may also be the path of its run file. The output is in its own frame (the self-contained page that the dashboard
+exports), so that the notebook's styles and scripts do not affect the player's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from decoding.backends import choose_backend
 from decoding.backends.base import Backend
 from decoding.errors import UserError
 from decoding.records.request import DEFAULT_LANES, SETTINGS, request_from_dict
-from decoding.records.run_file import run_of_events
+from decoding.records.run_file import load_run, run_of_events
 from decoding.records.trace import Run
 
 from .export import export_html, export_lesson
@@ -86,9 +86,13 @@ def _default_backend() -> Backend:
     return choose_backend()
 
 
-def player(run: Run, height: int = PLAYER_HEIGHT) -> Frame:
-    """The race of ``run``, playing."""
-    return Frame(export_html(run, origin="live"), height)
+def player(run: Run | str | Path, height: int = PLAYER_HEIGHT) -> Frame:
+    """The race of ``run``, playing. Raises UserError for a file that holds none."""
+    return Frame(export_html(_read(run), origin="live"), height)
+
+
+def _read(run: Run | str | Path) -> Run:
+    return run if isinstance(run, Run) else load_run(run)
 
 
 def record(tokenizer: Any) -> Recorder:
@@ -102,15 +106,15 @@ def record(tokenizer: Any) -> Recorder:
     return Recorder(tokenizer)
 
 
-def plots(run: Run) -> list[go.Figure]:
-    """The figures that the dashboard shows below the race, in its light colours."""
-    return [drawing.on_paper() for drawing in draw_run(run)]
+def plots(run: Run | str | Path) -> list[go.Figure]:
+    """The figures that the dashboard shows below the race, in its light colours. Raises UserError."""
+    return [drawing.on_paper() for drawing in draw_run(_read(run))]
 
 
-def lesson(run: Run, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:
+def lesson(run: Run | str | Path, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:
     """A shipped lesson, or a lesson file by its path, on ``run``. Raises UserError."""
     shipped, path = {one["id"]: one for one in shipped_lessons()}, Path(name)
     if name not in shipped and not path.is_file():
         raise UserError(f"There is no lesson {name[:80]}: choose one of {', '.join(shipped)}, or give a file's path.")
     chosen = shipped.get(name) or read_lesson(path.read_text(encoding="utf-8"))
-    return Frame(export_lesson(chosen, run_payload(run, details=True)), height)
+    return Frame(export_lesson(chosen, run_payload(_read(run), details=True)), height)

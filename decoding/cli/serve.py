@@ -58,6 +58,10 @@ def serve(
         number = {"replicas": check_replicas(replicas), "most": most_replicas, "gpus": gpus_per_replica}
         _serve_on_cluster(options | number, host, port, address, front_ends)
         return
+    if address or replicas != "auto" or gpus_per_replica:
+        raise UserError(
+            "--address, --replicas and --gpus-per-replica are about a cluster: add --ray, or leave them out."
+        )
     limits = Limits(max_runs=max_waiting + 1, any_model=any_model)
     backend = LocalBackend(max_waiting=max_waiting, grant=grant)
     app = create_app(backend, token, limits)

@@ -217,15 +217,16 @@ class ModelDraft(DraftSource):
         needs = self._needs
         if not needs:
             return
-        if needs & {"p", "entropy", "top10"}:
-            p, entropy, top10 = self._reader.read(proposal.row, proposal.choice, needs, state.sure)
-            state.p.append(p)
+        if needs & {"p", "margin", "entropy", "top10"}:
+            found = self._reader.read(proposal.row, proposal.choice, needs, state.sure)
+            if needs & {"p", "entropy", "top10"}:
+                state.p.append(found.p)
+            if "margin" in needs:
+                state.margin.append(found.margin)
             if "entropy" in needs:
-                state.entropy.append(entropy)
-            if top10 is not None:
-                state.top10.append(top10)
-        if "margin" in needs:
-            state.margin.append(self._reader.margin(proposal.row, proposal.choice))
+                state.entropy.append(found.entropy)
+            if found.top10 is not None:
+                state.top10.append(found.top10)
         if self._needs_states:
             self._read_states(state)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,17 @@ def all_rows(model: CachedModel, logits: Any) -> np.ndarray:
     return whole
 
 
+class Features(NamedTuple):
+    """Of a draft's distribution and its choice: the choice's probability; its ``margin``, ln p - ln p(its strongest
+    rival), inf without a rival, and the ``entropy``, both in nats; the ten largest probabilities [10] float32, falling.
+    """
+
+    p: float
+    margin: float = 0.0
+    entropy: float = 0.0
+    top10: np.ndarray | None = None
+
+
 class FeatureReader:
     """Probability, margin, entropy and top-10 of one row of logits.
 
@@ -49,42 +60,34 @@ class FeatureReader:
         self._tensor, self._softmax, self._largest = torch.from_numpy, torch.softmax, torch.topk
         self._readout = readout()
 
-    def read(
-        self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf
-    ) -> tuple[float, float, np.ndarray | None]:
+    def read(self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf) -> Features:
         """Features of the draft's distribution softmax(row) and its choice ``token``.
 
         Args:
-            row: [vocab] float32 logits, processed by the rule (unchanged at temperature 0).
+            row: [vocab] float32 logits, processed by the rule (unchanged at temperature 0); its token is masked for a
+                moment.
             token: the draft's choice.
-            needs: "entropy" and "top10" are computed only if listed.
-            sure: nor are they computed for a token of at least this probability.
-
-        Returns:
-            p of ``token``; entropy in nats (0.0 where not needed); top-10 probabilities [10] float32,
-            descending, or None.
+            needs: names of features; others may be missing.
+            sure: entropy and top-10 are not computed for a token of at least this probability.
         """
+        tensor = None
         if self._readout is not None:
-            p, _ = self._readout(row, token)
-            if p >= sure or not needs & {"entropy", "top10"}:
-                return p, 0.0, None
-        tensor = self._softmax(self._tensor(row), 0)
-        probabilities = tensor.numpy()
-        if self._readout is None:
-            p = float(probabilities[token])
-            if p >= sure:
-                return p, 0.0, None
-        entropy = self._entropy(row, probabilities, token) if "entropy" in needs else 0.0
-        return p, entropy, self._top_ten(tensor) if "top10" in needs else None
+            p, margin = self._readout(row, token)
+        else:
+            margin = self._margin(row, token) if "margin" in needs else 0.0
+            if not needs & {"p", "entropy", "top10"}:
+                return Features(0.0, margin)
+            tensor = self._softmax(self._tensor(row), 0)
+            p = float(tensor[token])
+        if p >= sure or not needs & {"entropy", "top10"}:
+            return Features(p, margin)
+        if tensor is None:
+            tensor = self._softmax(self._tensor(row), 0)
+        entropy = self._entropy(row, tensor.numpy(), token) if "entropy" in needs else 0.0
+        return Features(p, margin, entropy, self._top_ten(tensor) if "top10" in needs else None)
 
-    def margin(self, row: np.ndarray, token: int) -> float:
-        """ln p(token) - ln p(its strongest rival), in nats.
-
-        It is inf without a rival, and needs no normalisation. ``row`` as for :meth:`read`; its token is masked for a
-        moment. The rule has just run argmax, so that its code is in the caches; that of max is not.
-        """
-        if self._readout is not None:
-            return self._readout(row, token)[1]
+    def _margin(self, row: np.ndarray, token: int) -> float:
+        """The rule has just run argmax, so that its code is in the caches; that of max is not."""
         own = row[token]
         row[token] = -inf
         rival = row[row.argmax()]

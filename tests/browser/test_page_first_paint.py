@@ -166,6 +166,23 @@ def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_r
     expect(page.locator(".sd-prompt").first).to_contain_text("def link():")
 
 
+def test_a_reload_fills_in_the_form_of_its_own_tab(visit, page_url):
+    one = visit(page_url)
+    other = one.context.new_page()
+    pages = {"the first tab's": one, "the second tab's": other}
+    for text, page in pages.items():
+        page.goto(page_url)
+        settled(page)
+        fill(page.locator("#prompt textarea"), text)
+        page.wait_for_function("text => sessionStorage.getItem('speculoscope-form-race')?.includes(text)", arg=text)
+    for text, page in pages.items():
+        page.reload()
+        expect(page.locator("#prompt textarea")).to_have_value(text)
+    third = one.context.new_page()
+    third.goto(page_url)
+    expect(third.locator("#prompt textarea")).to_have_value("the second tab's")  # the last one that was changed
+
+
 def test_on_a_phone_the_form_with_the_run_button_that_a_link_speaks_of_is_open(visit, page_url):
     page = visit(f"{page_url}?prompt=Once+upon", viewport={"width": 390, "height": 800})
     expect(page.locator(".sp-status")).to_contain_text("press Run")

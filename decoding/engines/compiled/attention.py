@@ -221,13 +221,9 @@ class AttentionWriter(Writer):
         queries, keys, scores, length, d, reach = function.args
         b = self.begin(function)
         of = [self._of(b, queries, self.long(i))["query"] for i in range(n)]
-        size, blocks = b.mul(d, self.long(LANES)), b.sdiv(self._whole(b, reach), self.long(LANES))
-        for first, end, at_once in self._in_chunks(b, blocks, n):
+        for first, end, at_once in self._in_chunks(b, b.sdiv(self._whole(b, reach), self.long(LANES)), n):
             with self.loop(b, first, end, at_once, []) as (block, _):
-                starts = [
-                    self.at(b, keys, b.mul(size, b.add(block, self.long(i))), self.single) for i in range(at_once)
-                ]
-                sums = [self.zero] * (n * at_once)
+                starts, sums = self._starts(b, keys, d, block, at_once), [self.zero] * (n * at_once)
                 with self.loop(b, self.long(0), d, 1, sums) as (i, values):
                     self._add(b, starts, i, [self.number(b, query, i) for query in of], values)
                 for i, value in enumerate(sums):
@@ -311,10 +307,10 @@ class AttentionWriter(Writer):
                 for output, value in zip(outputs, sums):
                     self.put(b, b.fdiv(value, total), of["out"], output)
 
-    def _starts(self, b: Any, values: Any, capacity: Any, block: Any, at_once: int) -> list[Any]:
-        """Where the values of ``at_once`` blocks begin."""
-        size = b.mul(capacity, self.long(LANES))
-        return [self.at(b, values, b.mul(size, b.add(block, self.long(i))), self.single) for i in range(at_once)]
+    def _starts(self, b: Any, held: Any, size: Any, block: Any, at_once: int) -> list[Any]:
+        """Where ``at_once`` blocks of keys or values begin, of ``size`` vectors each."""
+        vectors = (b.mul(size, b.add(block, self.long(i))) for i in range(at_once))
+        return [self.at(b, held, b.mul(vector, self.long(LANES)), self.single) for vector in vectors]
 
     def _add(self, b: Any, starts: list[Any], place: Any, numbers: list[Any], sums: list[Any]) -> None:
         """To the sums of each number, the vectors at ``place`` by it."""

@@ -1,6 +1,7 @@
 // The form of the Race tab: hints below its fields, the lines of the list of lanes, and its keys.
 
 import { aria, button, el } from "../../core/js/dom.js";
+import { memoryOfTab } from "../../core/js/files.js";
 
 const filled = new Map(); // by the id of a form's view: {ready, done}
 
@@ -18,6 +19,15 @@ export const filledIn = (view) => filling(view).done();
 
 /** A promise, settled when it has. */
 export const whenFilledIn = (view) => filling(view).ready;
+
+/** The form of that view, now with these values: this browser's tab keeps them apart from its other tabs. */
+export function keepForm(view, values) {
+  memoryOfTab.write(`form-${view}`, values);
+  return values;
+}
+
+/** Its values as this tab has kept them, otherwise those that the browser has `kept`. */
+export const formOfTab = (view, kept) => memoryOfTab.read(`form-${view}`, kept);
 
 /** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
 export function hint(text, goesOn, typed) {
