@@ -20,14 +20,22 @@ export const filledIn = (view) => filling(view).done();
 /** A promise, settled when it has. */
 export const whenFilledIn = (view) => filling(view).ready;
 
+const before = new Map(); // by the id of a form's view: its values when this page was loaded
+
+function formBefore(view) {
+  if (!before.has(view)) before.set(view, memoryOfTab.read(`form-${view}`, null));
+  return before.get(view);
+}
+
 /** The form of that view, now with these values: this browser's tab keeps them apart from its other tabs. */
 export function keepForm(view, values) {
+  formBefore(view); // a field may change before the form is filled in
   memoryOfTab.write(`form-${view}`, values);
   return values;
 }
 
-/** Its values as this tab has kept them, otherwise those that the browser has `kept`. */
-export const formOfTab = (view, kept) => memoryOfTab.read(`form-${view}`, kept);
+/** Its values as this tab had kept them, otherwise those that the browser has `kept`. */
+export const formOfTab = (view, kept) => formBefore(view) ?? kept;
 
 /** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
 export function hint(text, goesOn, typed) {
