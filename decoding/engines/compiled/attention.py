@@ -159,8 +159,8 @@ class AttentionWriter(Writer):
         b.ret_void()
 
     def _list(self, b: Any, given: dict[str, Any], head: Any, first: Any, n: Any, queries: Any) -> tuple[Any, Any]:
-        """Lists ``n`` queries of a key head in ``queries``. Returns how many keys all of them see in one piece, and
-        before which one all are that any sees.
+        """Lists ``n`` queries of a key head in ``queries``. Returns how many keys from the first on all of them see,
+        and the end of the keys that any of them sees.
         """
         bounds = [given["capacity"], self.long(0)]
         with self.loop(b, self.long(0), n, 1, bounds) as (i, found):

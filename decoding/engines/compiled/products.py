@@ -8,8 +8,8 @@ Where a CPU multiplies pairs of bfloat16 numbers (AVX512-BF16), rows are rounded
 is a pair. These are half as many steps, so that several rows take little longer than one.
 
 A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input, which meet that input of several rows.
-One row reads several narrow blocks at a time, since each sum waits for its last step, and wide ones one after another.
-Memory is asked early for what several rows read; where blocks are narrow, in several streams, as it is faster then.
+Few rows read wide blocks one after another, which is how memory is fastest, and several narrow ones at a time, since
+each sum waits for its last step. Memory is asked early for what several rows read, of narrow blocks in several streams.
 """
 
 from __future__ import annotations
