@@ -184,6 +184,33 @@ def test_closing_the_stream_cancels_the_job_and_forgets_it(begin):
     assert visits.missed(race.run, 0, 9) == []
 
 
+@pytest.mark.parametrize("rounds", range(6))
+def test_a_reader_that_is_cancelled_as_an_event_comes_ends(rounds):
+    """``rounds``: of the event loop between the two."""
+    go_on = threading.Event()
+
+    def job(cancel: threading.Event, run: str):
+        go_on.wait(20)
+        yield Event(run, 0, "heartbeat")
+        cancel.wait(20)
+
+    async def run() -> bool:
+        stream = stream_of(job)
+        came = stream._news
+        reader = asyncio.create_task(collected(session.batches(stream)))
+        await asyncio.sleep(0.05)  # it waits for the first event
+        go_on.set()
+        await came.wait()
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        reader.cancel()
+        done, _ = await asyncio.wait([reader], timeout=5)
+        stream.cancel.set()
+        return bool(done) and reader.cancelled()
+
+    assert in_own_loop(run())
+
+
 def test_stop_by_one_visitor_and_task_leaves_the_others(begin):
     visits, began = Visits(), {job: asyncio.Event() for job in ("ann race", "bob race", "ann evaluate")}
 

@@ -12,7 +12,7 @@ import ipaddress
 import json
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -67,9 +67,7 @@ async def batches(stream: EventStream[Event]) -> AsyncIterator[tuple[int, int, B
     """
     first, at, last = 0, 0, monotonic()
     while True:
-        events: list[Event] | None = None
-        with suppress(asyncio.TimeoutError):
-            events = await asyncio.wait_for(stream.read(at), SILENCE_S)
+        events = await stream.read_within(at, SILENCE_S)
         if events == []:
             return
         at += len(events or [])

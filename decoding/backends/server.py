@@ -85,15 +85,12 @@ class Session:
         """Lines from number ``start`` on, to the run's last; heartbeats in between."""
         at = start
         while reader == self._reader:
-            try:
-                lines = await asyncio.wait_for(self.stream.read(at), self._limits.heartbeat_s)
-                at += len(lines)
-            except asyncio.TimeoutError:
-                lines = [HEARTBEAT]
-            if not lines:
+            lines = await self.stream.read_within(at, self._limits.heartbeat_s)
+            if lines == []:
                 return
+            at += len(lines or [])
             self.is_read = self.stream.ended and at == self.stream.next
-            yield "".join(lines)
+            yield "".join(lines or [HEARTBEAT])
 
     def expire(self) -> None:
         """Ends the run; its reader, if there is one, gets no more."""

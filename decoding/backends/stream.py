@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Generic, TypeVar
 
+import anyio
+
 from ..errors import UserError, sentence_of
 from ..records.events import Event
 
@@ -63,6 +65,14 @@ class EventStream(Generic[Item]):
         while not (found := self.kept(start)) and not (self.ended or self._closed):
             await self._news.wait()
         return found
+
+    async def read_within(self, start: int, wait_s: float) -> list[Item] | None:
+        """As :meth:`read`; None if nothing came for ``wait_s`` seconds."""
+        # asyncio.wait_for of Python 3.11 and before may swallow the reader's own cancellation when an event comes
+        # at the same moment, and the run would go on for nobody
+        with anyio.move_on_after(wait_s):
+            return await self.read(start)
+        return None
 
     def close(self) -> None:
         """Ends the run, and keeps nothing more."""
