@@ -23,6 +23,7 @@ from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import round_rows
 from decoding.engines.inputs import Branches
 from decoding.engines.linears import CompiledLinear
+from decoding.engines.projections import Projections
 from tests.lean_models import CONFIGS, ids, lean, random_model
 
 # A fault in what is compiled must not look like a CPU for which nothing is: only the CPU decides.
@@ -133,7 +134,7 @@ def test_threads_share_a_large_product_and_change_no_bit(dtype):
 @pytest.fixture
 def anew(monkeypatch):
     """What is compiled is forgotten before and after a test."""
-    caches = products._product_for, attention._kernel_for, layers.layers_function, readout._readout_for
+    caches = products._product_for, attention._kernel_for, layers.layers_functions, readout._readout_for
     for one in caches:
         one.cache_clear()
     yield monkeypatch
@@ -290,6 +291,68 @@ def test_all_layers_in_one_call_are_the_layers_one_by_one(name, weights):
 
 
 @compiled
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 127), min_size=1, max_size=30), st.sampled_from((1, 2, 7)))
+def test_the_head_of_a_draft_is_read_at_the_end_of_the_call(drawn, threads):
+    model = lean(random_model(CONFIGS["llama-joined"]), head_ids=torch.arange(0, 128, 4))
+    single, before = model.fork(), torch.get_num_threads()
+    single._joined = None
+    try:
+        torch.set_num_threads(threads)
+        for one in (model, single):
+            one.prefill([3, 5])
+        for new in (drawn, drawn[:1]):  # the second time all its tokens have been seen
+            logits, expected = model.extend(new), single.extend(new)
+            torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+            assert model.head_ids.tolist() == single.head_ids.tolist() and single.likeliest is None
+            assert (model.likeliest is None) == (len(new) > 1)
+    finally:
+        torch.set_num_threads(before)
+    row = logits[-1]
+    assert row[model.likeliest.choice] == row.max()
+    assert model.likeliest.p == pytest.approx(float(row.softmax(0).max()), rel=1e-5)
+    first, second = row.topk(2).values.tolist()
+    assert model.likeliest.margin == pytest.approx(first - second, abs=1e-5)
+
+
+@compiled
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=70))
+def test_of_equally_likely_tokens_the_first_is_chosen(numbers):
+    row = np.array(numbers, dtype=np.float32)
+    assert readout.readout().choose(row) == row.argmax()
+    assert readout.readout().choose(row * np.float32(np.nan)) == 0  # one, all the same
+
+
+@compiled
+@pytest.mark.parametrize("weights", HELD)
+def test_what_is_made_of_hidden_states_in_one_call_is_made_step_by_step(weights):
+    width, layers = 64, 3
+    shapes = {"fuse.weight": (width, layers * width), "own.weight": (width, width), "own_scale": (width,)}
+    shapes |= {"scale": (layers * width,), "centre": (layers * width,), "own_centre": (width,)}
+    made = Projections(
+        {name: random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())},
+        layers, width, torch.device("cpu"), torch.float32, find_format(weights),
+    )  # fmt: skip
+    states, own, before = random(layers, 9, width, seed=7), random(9, width, seed=8), torch.get_num_threads()
+    joined, made._joined_target, made._joined_own = (made._joined_target, made._joined_own), None, None
+    expected = made.of_target(states), made.of_own(own)
+    made._joined_target, made._joined_own = joined
+    rounds = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2
+    try:
+        for threads in (1, 2, 7):
+            torch.set_num_threads(threads)
+            found = made.of_target(states), made.of_own(own)
+            torch.testing.assert_close(found, expected, rtol=0, atol=5e-2 if rounds else 1e-3)
+            alone = [torch.cat([of(rows) for rows in parts]) for of, parts in (
+                (made.of_target, states.split(1, 1)), (made.of_own, own.split(1))
+            )]  # fmt: skip
+            assert all(torch.equal(one, more) for one, more in zip(alone, found))
+    finally:
+        torch.set_num_threads(before)
+
+
+@compiled
 def test_layers_with_other_steps_run_one_by_one():
     joined = {name for name, config in CONFIGS.items() if lean(random_model(config))._joined is not None}
     assert joined == JOINED
@@ -324,10 +387,10 @@ def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     elif kind == "readout":
         written = readout.ReadoutWriter(triple)
     elif kind == "layers":
-        multiply, store, attend = (SimpleNamespace(address=address) for address in (1, 2, 3))
-        written = LayersWriter(
-            triple, False, SimpleNamespace(function=multiply, lanes=16), SimpleNamespace(functions=(store, attend))
-        )
+        multiply, *others = (SimpleNamespace(address=address) for address in range(1, 6))
+        product = SimpleNamespace(function=multiply, lanes=16)
+        attends, reads = (SimpleNamespace(functions=two) for two in (others[:2], others[2:]))
+        written = LayersWriter(triple, False, product, attends, reads)
     else:
         written = ProductWriter(triple, kind, wide, wanted == "vdpbf16ps", False)
     module = llvm.parse_assembly(written.code())

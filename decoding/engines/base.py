@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
 OUTSIDE = -1e4  # logit of a token outside a reduced head, where all are wanted: its probability is 0, not NaN
+
+
+class Likeliest(NamedTuple):
+    """Of one row of logits the index of the likeliest, the first of equals; its probability ``p``, and the ``margin``,
+    ln p - ln p(its strongest rival) in nats.
+    """
+
+    choice: int
+    p: float
+    margin: float
 
 
 @runtime_checkable
@@ -49,6 +59,7 @@ class CachedModel(Protocol):
     # Optional abilities of an engine, all absent by default.
     # Of a reduced head: the ids whose logits the last call gave, frequent ones and those of the text (text_tokens.py).
     head_ids: np.ndarray | None = None
+    likeliest: Likeliest | None = None  # of the last call, if it gave one row of a reduced head
     can_fork: bool = False  # fork() is there
     can_branch: bool = False  # extend() reads trees
     tied: bool = False  # embedding and head are one tensor

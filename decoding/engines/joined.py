@@ -1,26 +1,47 @@
-"""The lean engine's layers as one compiled call (compiled/layers.py), where all that it does is compiled."""
+"""The lean engine's layers and head, and a draft's projections, each as one compiled call (compiled/layers.py), where
+all that it does is compiled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .attention import Attention, CompiledAttention
-from .compiled.layers import NORMS, PRODUCTS, CompiledLayers, layers_function
+from .compiled.attention import attention_kernel
+from .compiled.layers import NORMS, PRODUCTS, CompiledLayers, CompiledProjection, layers_functions
 from .compiled.writer import LANES
-from .linears import CompiledLinear
+from .linears import CompiledLinear, FloatHead, Linear
+
+
+@dataclass(slots=True)
+class Block:
+    """Weights of one layer. ``qkv`` is [(Hq + 2 Hkv) d, hidden]; norms are float32, multiplied by the square root of
+    their size.
+    """
+
+    attention_norm: torch.Tensor
+    qkv: Linear
+    out: Linear
+    mlp_norm: torch.Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
+    qk_norm: torch.Tensor | None  # [Hq + Hkv, d], if the family normalises queries and keys
 
 
 def join_layers(
-    blocks: Sequence[Any],
+    blocks: Sequence[Block],
     attention: Attention,
     norms: tuple[torch.Tensor, torch.Tensor],
     turns: tuple[torch.Tensor, torch.Tensor],
+    head: Any,
 ) -> CompiledLayers | None:
-    """``blocks``: lean.py's. ``norms``, ``turns``: as CompiledLayers takes them. None where a product or the attention
-    is not compiled, or a matrix has padding.
+    """``head``: lean.py's. ``norms``, ``turns``: as CompiledLayers takes them. None where a product or the
+    attention is not compiled, or a matrix of a block has padding.
     """
     if not blocks or not isinstance(attention, CompiledAttention) or turns[0].shape[-1] % (2 * LANES):
         return None
@@ -30,16 +51,32 @@ def join_layers(
         row.append(0 if block.qk_norm is None else block.qk_norm.data_ptr())
         row += attention.keys[layer].data_ptr(), attention.values[layer].data_ptr()
         for linear in (getattr(block, product) for product in PRODUCTS):
-            fields = linear.fields if isinstance(linear, CompiledLinear) else None
+            fields = _fields_of(linear)
             if fields is None:
                 return None
             row += fields
             kernels.add(linear.kernel)
         layers.append(row)
-    run = layers_function(kernels.pop(), attention.kernel) if len(kernels) == 1 else None
-    if run is None:
+    functions = layers_functions(*kernels, attention.kernel) if len(kernels) == 1 else None
+    if functions is None:
         return None
+    last = head.linear if isinstance(head, FloatHead) else None
+    joined = _fields_of(last) if isinstance(last, CompiledLinear) and last.kernel in kernels else None
     n_kv_heads, d = attention.values[0].shape[0], turns[0].shape[-1]
     n_heads = blocks[0].out.n_in // d
     sizes = attention.capacity, n_heads, n_kv_heads, d, blocks[0].out.n_out, blocks[0].gate.n_out
-    return CompiledLayers(run, layers, norms, turns, sizes)
+    return CompiledLayers(functions.run, layers, norms, turns, sizes, joined, 0 if last is None else last.n_out)
+
+
+def join_projection(linear: Linear, scale: torch.Tensor, parts: int) -> CompiledProjection | None:
+    """``scale``, ``parts``: as CompiledProjection takes them. None where the product is not compiled."""
+    fields, attention = _fields_of(linear), attention_kernel()
+    if fields is None or attention is None or scale.shape[-1] % LANES:
+        return None
+    assert isinstance(linear, CompiledLinear)
+    functions = layers_functions(linear.kernel, attention)
+    return None if functions is None else CompiledProjection(functions.project, fields, linear.n_out, scale, parts)
+
+
+def _fields_of(linear: Linear) -> tuple[int, ...] | None:
+    return linear.fields if isinstance(linear, CompiledLinear) else None

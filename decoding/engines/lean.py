@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from .compiled.layers import PRODUCTS, CompiledLayers
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, Company, keeps_bits, pad_rows
-from .joined import join_layers
+from .joined import Block, join_layers
 from .linears import FloatHead, Linear, padded_to
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .text_tokens import TextTokens
@@ -37,22 +36,6 @@ from .threads import use_threads
 log = logging.getLogger(__name__)
 
 PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not match other passes
-
-
-@dataclass(slots=True)
-class Block:
-    """Weights of one layer. ``qkv`` is [(Hq + 2 Hkv) d, hidden]; norms are float32, multiplied by the square root of
-    their size.
-    """
-
-    attention_norm: torch.Tensor
-    qkv: Linear
-    out: Linear
-    mlp_norm: torch.Tensor
-    gate: Linear
-    up: Linear
-    down: Linear
-    qk_norm: torch.Tensor | None  # [Hq + Hkv, d], if the family normalises queries and keys
 
 
 class LeanModel(CachedModel):
@@ -118,16 +101,18 @@ class LeanModel(CachedModel):
     def _join_layers(self) -> CompiledLayers | None:
         """All layers as one call with the cache at hand, where that can be had."""
         eps = torch.tensor([self.hidden_size * self._eps, self.head_dim * self._eps], dtype=torch.float32)
-        return join_layers(self.blocks, self._attention, (self.final_norm, eps), (self.cos, self.sin))
+        return join_layers(self.blocks, self._attention, (self.final_norm, eps), (self.cos, self.sin), self.head)
 
     def _are_equal(self, joined: CompiledLayers) -> bool:
-        """Whether three tokens leave the layers as they do one by one, but for rounding."""
-        x, plan = self.embedding[:3], self._attention.plan(0, 3)
-        (expected, _), (found, _) = (
-            self._run_blocks(x, self.cos[:3], self.sin[:3], plan),
-            joined(x, 0, (), *plan.indices),
-        )
-        return bool((found - expected).norm() < 0.02 * expected.norm())
+        """Whether three tokens leave the layers and the head as they do one by one, but for rounding."""
+        x, plan, rows = self.embedding[:3], self._attention.plan(0, 3), self.embedding[:5].float()
+        hidden, _ = self._run_blocks(x + x, self.cos[:3], self.sin[:3], plan)
+        found = joined(x, x, 0, (), 2, rows, False, *plan.indices)
+        expected = hidden, self.head(hidden[1:]), hidden[1:].float() @ rows.t()
+        pairs = [
+            (one, other) for one, other in zip(expected, (found.hidden, found.logits, found.more)) if other is not None
+        ]
+        return all(bool((other - one).norm() < 0.02 * one.norm()) for one, other in pairs)
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
@@ -255,13 +240,13 @@ class LeanModel(CachedModel):
         check_prompt(prompt.ids, self.max_length)
         self.rewind(0)
         self._take_text(prompt.text)
-        return self._logits_after(self._read(self._embed_prompt(prompt), PREFILL_CHUNK)[-1:])
+        return self._read(self._embed_prompt(prompt), PREFILL_CHUNK, last=1)
 
     @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         self._take_text(ids)
-        return self._logits_after(self._read(self._embed(ids), self._most_rows, branches))
+        return self._read(self._embed(ids), self._most_rows, branches)
 
     @torch.inference_mode()
     def extend_with(
@@ -269,7 +254,7 @@ class LeanModel(CachedModel):
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         self._take_text(ids)
-        return self._logits_after(self._read(self._embed(ids) + added, self._most_rows, branches)[-last:])
+        return self._read(self._embed(ids), self._most_rows, branches, added, last)
 
     @property
     def head_ids(self) -> np.ndarray | None:  # type: ignore[override]
@@ -279,11 +264,6 @@ class LeanModel(CachedModel):
         """``ids`` are about to be read."""
         if self.text_tokens is not None:
             self.text_tokens.read(ids, self.length)
-
-    def _logits_after(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final-norm output [n, hidden] of the last n tokens read -> logits [n, vocab], or [n, len(head_ids)]."""
-        logits = self.head(hidden)
-        return logits if self.text_tokens is None else self.text_tokens.beside(logits, hidden, self.length)
 
     def _embed(self, ids: list[int]) -> torch.Tensor:
         """Embeddings [n, hidden]; for a single token a view of its row, which saves two operations."""
@@ -298,19 +278,30 @@ class LeanModel(CachedModel):
             x[prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
         return x
 
-    def _read(self, x: torch.Tensor, rows: int, branches: Branches | None = None) -> torch.Tensor:
-        """Final-norm output of tokens with the embeddings ``x`` [n, hidden], of the same shape; appends them to the
-        cache, at most ``rows`` in one pass.
+    def _read(
+        self,
+        x: torch.Tensor,
+        rows: int,
+        branches: Branches | None = None,
+        added: torch.Tensor | None = None,
+        last: int | None = None,
+    ) -> torch.Tensor:
+        """Logits after the ``last`` of n tokens, or all, with the embeddings ``x``, to which ``added`` is added, both
+        [n, hidden]: [last, vocab], or [last, len(head_ids)]. Appends them to the cache, at most ``rows`` in one pass.
         """
-        if x.shape[0] <= rows:
-            hidden, self.last_states = self._forward(x, branches)
-            return hidden
+        n = x.shape[0]
+        last = n if last is None else last
+        if n <= rows:
+            logits, self.last_states = self._forward(x, added, branches, last)
+            return logits
         passes = []
-        for first in range(0, x.shape[0], rows):
-            part = None if branches is None else branches.part(first, first + rows)
-            passes.append(self._forward(x[first : first + rows], part))
+        for first in range(0, n, rows):
+            part = slice(first, min(first + rows, n))
+            nodes = None if branches is None else branches.part(part.start, part.stop)
+            wanted = min(max(0, last - (n - part.stop)), part.stop - part.start)
+            passes.append(self._forward(x[part], None if added is None else added[part], nodes, wanted))
         self.last_states = tuple(torch.cat(parts) for parts in zip(*(states for _, states in passes)))
-        return torch.cat([hidden for hidden, _ in passes])
+        return torch.cat([logits for logits, _ in passes if len(logits)])
 
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keeps the first ``length`` tokens and ``rows``; the rest is masked, then overwritten."""
@@ -323,28 +314,40 @@ class LeanModel(CachedModel):
         if self.text_tokens is not None:
             self.text_tokens.rewind(self.length)
 
-    def _forward(self, x: torch.Tensor, branches: Branches | None) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """One pass over tokens with the embeddings ``x`` (at most PREFILL_CHUNK of them), which appends them to the
-        cache.
+    def _forward(
+        self, x: torch.Tensor, added: torch.Tensor | None, branches: Branches | None, last: int
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """One pass over tokens (at most PREFILL_CHUNK of them), as ``_read``; ``last`` may be 0.
 
-        Returns the final-norm output [n, hidden] and the hidden states of ``kept_layers``.
+        Returns the logits and the hidden states of ``kept_layers``.
         """
         if self.device.type == "cpu":
             use_threads(self.info.threads)
-        n = x.shape[0]
+        n, text = x.shape[0], self.text_tokens
         start, end = self.length, self.length + n
         if branches is not None and branches.is_chain(start):
             branches = None  # the same rows are seen, in fewer steps
         plan = self._attention.plan(start, n, branches)
+        logits: torch.Tensor | None = None
+        own: torch.Tensor | None = None
+        self.likeliest = None
         if self._joined is not None and plan.mask is None:
-            found = self._joined(x, start, self.kept_layers, *plan.indices)
+            more_rows = text.rows[: len(text)] if text else None
+            judges = text is not None
+            found = self._joined(x, added, start, self.kept_layers, last, more_rows, judges, *plan.indices)
+            hidden, states, logits, own, self.likeliest = found
         else:
+            x = x if added is None else x + added
             turns = slice(start, end) if branches is None else branches.positions
             if n in self._padded:
                 x = padded_to(x, self._padded[n])
-            found = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)
+            hidden, states = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)
         self.length = end
-        return found
+        if logits is None:
+            logits = self.head(hidden[n - last :])
+        if text and logits.shape[1] < len(text.ids):
+            logits = text.beside(logits, text.own(hidden[n - last :]) if own is None else own, end)
+        return logits, states
 
     def _run_blocks(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan

@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
+from .compiled.layers import CompiledProjection
 from .formats import WeightFormat
+from .joined import join_projection
 from .linears import DenseLinear, Linear
 from .slim import FEATURE_FILE
 
@@ -72,10 +74,22 @@ class Projections:
             own_scale = weights["own_scale"].float()
             self.own = linear("own", weights["own_centre"].float() * own_scale)
             self._own_scale = own_scale.to(device)
+        self._join()
+
+    def _join(self) -> None:
+        """Each projection becomes one compiled call, where that can be had and computes the same."""
+        self._joined_target = self._joined_own = None
+        self._joined_target = _joined(
+            self.fuse, self._scale, len(self._scale), lambda states: self.of_target(states.unbind(1))
+        )
+        if self.n == 1:
+            self._joined_own = _joined(self.own, self._own_scale, 0, self.of_own)
 
     @torch.inference_mode()
     def of_target(self, states: Sequence[Tensor]) -> Tensor:
         """Of the target's states after each layer, each [n, width]."""
+        if self._joined_target is not None:
+            return self._joined_target(torch.stack(list(states), 1))
         x = torch.stack(list(states), 1).to(self._scale.device, torch.float32)
         size = torch.linalg.vector_norm(x, 2, -1, True).clamp_min_(1e-6)
         scaled = torch.mul(torch.div(x, size), self._scale).flatten(1)
@@ -84,6 +98,8 @@ class Projections:
     @torch.inference_mode()
     def of_own(self, state: Tensor) -> Tensor:
         """Of the draft's own last states, [n, width]."""
+        if self._joined_own is not None:
+            return self._joined_own(state)
         return self.own((state * self._own_scale).to(self.own.dtype)).to(self.dtype)
 
     @torch.inference_mode()
@@ -124,6 +140,17 @@ class ParallelHeads:
         x = state.to(self._device, self.blocks.dtype)
         states = F.silu(self.blocks(x)).view(self.n, self.width) + x
         return self._head(states), states
+
+
+def _joined(linear: Linear, scale: Tensor, parts: int, plain: Callable[[Tensor], Tensor]) -> CompiledProjection | None:
+    """None also where it computes something else than ``plain``, but for rounding."""
+    found = join_projection(linear, scale, parts)
+    if found is None:
+        return None
+    with torch.inference_mode():
+        x = torch.randn(2, *scale.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        expected = plain(x)
+        return found if (found(x) - expected).norm() < 0.02 * expected.norm() else None
 
 
 def _product(weight: Tensor, bias: Tensor | None, weight_format: WeightFormat | None) -> Linear:

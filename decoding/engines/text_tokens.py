@@ -66,14 +66,13 @@ class TextTokens:
         self.ids = np.concatenate([self._head_ids, np.array(list(self._first), dtype=np.int64)])
         self._newest = max(self._first.values(), default=-1)
 
-    def beside(self, logits: torch.Tensor, hidden: torch.Tensor, end: int) -> torch.Tensor:
-        """The head's ``logits`` [n, k] of the last n tokens before place ``end``, and those of ``ids[k:]`` beside them;
-        ``hidden`` [n, hidden]: the head's input.
-        """
-        if not self._first:
-            return logits
+    def own(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Their logits, [n, len(self)], of the head's input ``hidden`` [n, hidden]."""
         # Each product on its own: its bits then depend neither on the other rows nor on the number of tokens.
-        own = torch.mul(hidden.float()[:, None], self.rows[: len(self)]).sum(-1)
+        return torch.mul(hidden.float()[:, None], self.rows[: len(self)]).sum(-1)
+
+    def beside(self, logits: torch.Tensor, own: torch.Tensor, end: int) -> torch.Tensor:
+        """The head's ``logits`` [n, k] of the last n tokens before place ``end``, and ``own`` beside them."""
         return torch.cat([logits, self.seen(own, end)], 1)
 
     def seen(self, own: torch.Tensor, end: int) -> torch.Tensor:

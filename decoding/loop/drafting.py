@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engines.base import CachedModel
+from ..engines.base import CachedModel, Likeliest
 from ..engines.inputs import FINAL, Branches, EncodedPrompt, encoded
 from ..errors import UserError
 from ..lookahead.base import DraftState
@@ -110,12 +110,13 @@ class DraftSource(ABC):
 @dataclass(slots=True)
 class ModelProposal:
     """A choice of a model: an index into ``row``, its logits after the rule's shaping, which are those of the tokens
-    ``ids``; None: of all.
+    ``ids``; None: of all. ``known``: the likeliest one, if the engine has found it.
     """
 
     choice: int
     row: np.ndarray
     ids: np.ndarray | None
+    known: Likeliest | None = None
 
 
 class ModelDraft(DraftSource):
@@ -135,6 +136,7 @@ class ModelDraft(DraftSource):
         self._needs_states = bool(needs & {"hidden", "proposer"})
         self._ids = model.head_ids  # of the logits that it read last
         self._all_known = self._ids is None or self._ids.max() < rule.vocab_size
+        self._takes_choice = rule.name == "greedy" and self._all_known and not self.abilities.at_once
         n_choices = rule.vocab_size if self._ids is None else len(self._ids)
         self._reader = FeatureReader(n_choices, masked=rule.name != "greedy")
 
@@ -155,8 +157,11 @@ class ModelDraft(DraftSource):
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""
         row, position = self._next_row(text, state), state.start + len(state.tokens)
-        ids = self._ids
-        proposal = ModelProposal(*self._rule.propose(row, position, ids), ids)
+        ids, known = self._ids, self._model.likeliest if self._takes_choice else None
+        if known is not None:
+            proposal = ModelProposal(known.choice, row, ids, known)
+        else:
+            proposal = ModelProposal(*self._rule.propose(row, position, ids), ids)
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
         return proposal
 
@@ -218,7 +223,7 @@ class ModelDraft(DraftSource):
         if not needs:
             return
         if needs & {"p", "margin", "entropy", "top10"}:
-            found = self._reader.read(proposal.row, proposal.choice, needs, state.sure)
+            found = self._reader.read(proposal.row, proposal.choice, needs, state.sure, proposal.known)
             if needs & {"p", "entropy", "top10"}:
                 state.p.append(found.p)
             if "margin" in needs:

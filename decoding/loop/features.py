@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engines.base import OUTSIDE, CachedModel
+from ..engines.base import OUTSIDE, CachedModel, Likeliest
 
 TOP = 10
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
@@ -60,7 +60,9 @@ class FeatureReader:
         self._tensor, self._softmax, self._largest = torch.from_numpy, torch.softmax, torch.topk
         self._readout = readout()
 
-    def read(self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf) -> Features:
+    def read(
+        self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf, known: Likeliest | None = None
+    ) -> Features:
         """Features of the draft's distribution softmax(row) and its choice ``token``.
 
         Args:
@@ -69,9 +71,12 @@ class FeatureReader:
             token: the draft's choice.
             needs: names of features; others may be missing.
             sure: entropy and top-10 are not computed for a token of at least this probability.
+            known: probability and margin of the token, if the engine has read them.
         """
         tensor = None
-        if self._readout is not None:
+        if known is not None:
+            _, p, margin = known
+        elif self._readout is not None:
             p, margin = self._readout(row, token)
         else:
             margin = self._margin(row, token) if "margin" in needs else 0.0

@@ -1,5 +1,5 @@
 """All layers of a pass in one call: norms, biases, rotation, residual sums and the gate of Llama-shaped blocks, between
-the compiled products and attention.
+the compiled products and attention; then the head. Another call makes of hidden states what a draft adds to a token.
 
 One by one these are some twenty small operations a layer, which torch takes longer to begin than to do. Rows are
 treated separately, so that a row's bits do not depend on the others. Threads share the products and the attention, and
@@ -8,27 +8,57 @@ then wait for each other; each does all other steps itself, writing what the oth
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ..base import Likeliest
 from . import Cpu, Function, compiled, find_openmp, load
 from .attention import SEEN, AttentionKernel
 from .products import Product
+from .readout import Readout, readout
 from .writer import LANES, Writer
 
 PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a block
 NORMS = ("attention_norm", "mlp_norm")
 _MATRIX = ("weights", "scales", "steps", "blocks", "bias")  # of a product; without a bias 0
 _COLUMNS = (*NORMS, "qk_norm", "keys", "values", *(f"{product}_{part}" for product in PRODUCTS for part in _MATRIX))
+_HEAD = tuple(f"head_{part}" for part in _MATRIX)
 _TABLES = ("layers", "final_norm", "epsilon", "cos", "sin")
 _SCRATCH = ("normed", "heads", "turned", "attended", "product", "middle", "gate", "up", "rounded")
-_POINTERS = (*_TABLES, "states", "hidden", *_SCRATCH, "seen", "places")
-_FIELDS = (*_POINTERS, "rows", "start", "n_layers", "capacity", "n_heads", "n_kv_heads", "d", "size", "inner")
+_READ = ("logits", "more_rows", "more_logits", "token", "judged")
+_POINTERS = (*_TABLES, "x", "added", "states", "hidden", *_SCRATCH, "seen", "places", *_READ)
+_SIZES = ("capacity", "n_heads", "n_kv_heads", "d", "size", "inner")
+_FIELDS = (*_POINTERS, "adds", "judges", "rows", "last", "n_more", "start", *_HEAD, "n_layers", *_SIZES)
+_PROJECTED = ("x", "scale", "epsilon", "scaled", "rounded", "y")
+_OF_PROJECTION = (*_PROJECTED, "rows", *(f"matrix_{part}" for part in _MATRIX), "parts", "size")
 _MOST_FIELDS = 12  # of a product or an attention
+_NO_HEAD = (0,) * len(_MATRIX)
+
+
+class Functions(NamedTuple):
+    """``run``: all layers and the head. ``project``: see :class:`CompiledProjection`."""
+
+    run: Function
+    project: Function
+
+
+class Pass(NamedTuple):
+    """Of a pass over n rows: the final norm's output [n, size], the states of the kept layers, each [n, size], and of
+    the last rows the head's logits [last, vocab], or None where the head is not compiled, and those of further rows of
+    the head [last, n_more]. If there is one last row, ``logits`` has both, and ``likeliest`` is of them, if it was
+    asked for.
+    """
+
+    hidden: torch.Tensor
+    states: tuple[torch.Tensor, ...]
+    logits: torch.Tensor | None
+    more: torch.Tensor | None
+    likeliest: Likeliest | None
 
 
 class CompiledLayers:
@@ -41,12 +71,19 @@ class CompiledLayers:
         norms: tuple[torch.Tensor, torch.Tensor],
         turns: tuple[torch.Tensor, torch.Tensor],
         sizes: tuple[int, ...],
+        head: tuple[int, ...] | None,
+        vocab: int,
     ) -> None:
         """``layers``: of each what ``_COLUMNS`` name; ``qk_norm`` [Hq + Hkv, d], or 0. ``norms``: the final weight, and
         what is added to the sum of squares of a row, and of a head. ``turns``: the rotary tables [positions, 1, d].
-        ``sizes``: the last of ``_FIELDS``, from capacity on.
+        ``sizes``: what ``_SIZES`` name. ``head``: what ``_MATRIX`` name of the head, or None if it is not packed for
+        the same product; ``vocab``: its outputs.
         """
-        self._run, self._layers, self._sizes = run, torch.tensor(layers), sizes
+        self._run, self._layers = run, torch.tensor(layers)
+        self._fixed = (*(head or _NO_HEAD), len(layers), *sizes)
+        self._n_layers, self._vocab = len(layers), vocab if head else 0
+        self._token, self._judged = ctypes.c_int64(), (ctypes.c_float * 2)()
+        self._found_at = ctypes.addressof(self._token), ctypes.addressof(self._judged)
         self._tables = (self._layers, *norms, *turns)
         self._tables_at = [table.data_ptr() for table in self._tables]
         _, n_heads, n_kv_heads, d, self._size, inner = sizes
@@ -56,52 +93,105 @@ class CompiledLayers:
         self._work = len(layers) * (self._size * (heads + queries) + 3 * self._size * inner)
 
     def __call__(
-        self, x: torch.Tensor, start: int, kept_layers: Sequence[int], seen: torch.Tensor, places: torch.Tensor
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Of rows with the embeddings ``x`` [n, size], which come into the cache at ``start``: the final norm's output,
-        and the hidden states of ``kept_layers`` (as in CachedModel), each [n, size]. ``seen``, ``places``: as
-        :meth:`AttentionKernel.attend` takes them; a row's position is the number of keys that it sees, less one.
+        self,
+        x: torch.Tensor,
+        added: torch.Tensor | None,
+        start: int,
+        kept_layers: Sequence[int],
+        last: int,
+        more_rows: torch.Tensor | None,
+        judges: bool,
+        seen: torch.Tensor,
+        places: torch.Tensor,
+    ) -> Pass:
+        """Of rows with the embeddings ``x``, to which ``added`` is added, both [n, size], and which come into the cache
+        at ``start``; ``kept_layers``: as in CachedModel. ``more_rows`` [n_more, size] float32: of the head. ``judges``:
+        whether the likeliest token is wanted. ``seen``, ``places``: as :meth:`AttentionKernel.attend` takes them; a
+        row's position is the number of keys that it sees, less one.
         """
-        n, n_layers = x.shape[0], len(self._layers)
-        states = torch.empty(n_layers + 2, n, self._size, dtype=torch.float32)  # before each layer, after all; normed
-        states[0], hidden = x, states[-1]
-        scratch = torch.empty(n * sum(self._scratch), dtype=torch.float32)
-        at, pointers = scratch.data_ptr(), [states.data_ptr(), hidden.data_ptr()]
+        n, n_layers, single = x.shape[0], self._n_layers, torch.float32
+        x, adds, n_more = x.to(single).contiguous(), added is not None, 0 if more_rows is None else more_rows.shape[0]
+        added = x if added is None else added.to(single).contiguous()
+        more_rows = x if more_rows is None else more_rows
+        states = torch.empty(n_layers + 2, n, self._size, dtype=single)  # before each layer, after all; normed
+        hidden, n_logits = states[-1], last * self._vocab
+        rest = torch.empty(n * sum(self._scratch) + n_logits + last * n_more, dtype=single)
+        at = rest.data_ptr()
+        pointers = [x.data_ptr(), added.data_ptr(), states.data_ptr(), hidden.data_ptr()]
         for size in self._scratch:
             pointers.append(at)
-            at += scratch.itemsize * n * size
-        pointers += seen.data_ptr(), places.data_ptr()
-        fields = (*self._tables_at, *pointers, n, start, n_layers, *self._sizes)
-        self._run(*fields, parts=n * self._size, work=n * self._work)
-        kept = (layer % (n_layers + 1) for layer in kept_layers)
-        return hidden, tuple(hidden if layer == n_layers else states[layer] for layer in kept)
+            at += single.itemsize * n * size
+        pointers += seen.data_ptr(), places.data_ptr(), at, more_rows.data_ptr(), at + single.itemsize * n_logits
+        judged = self._vocab if judges and last == 1 else 0
+        fields = (*self._tables_at, *pointers, *self._found_at, adds, judged, n, last, n_more, start, *self._fixed)
+        self._run(*fields, parts=n * self._size, work=n * self._work + n_logits * self._size)
+        wanted = (layer % (n_layers + 1) for layer in kept_layers)
+        kept = tuple(hidden if layer == n_layers else states[layer] for layer in wanted)
+        likeliest = Likeliest(self._token.value, *self._judged) if judged else None
+        return Pass(hidden, kept, *self._logits_of(rest[n * sum(self._scratch) :], last, n_more), likeliest)
+
+    def _logits_of(
+        self, found: torch.Tensor, last: int, n_more: int
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """``found``: the head's logits row by row, and then the others."""
+        if last == 1 and self._vocab:
+            return found[None], None
+        logits = found[: last * self._vocab].view(last, self._vocab) if self._vocab else None
+        return logits, found[last * self._vocab :].view(last, n_more) if n_more else None
+
+
+class CompiledProjection:
+    """Hidden states of ``parts`` layers, x [n, parts, size] -> [n, out] float32: the product by a matrix of what each
+    part, divided by its length, is times its scale. ``parts`` 0: of one layer's, [n, size], which are not divided.
+    """
+
+    def __init__(self, project: Function, matrix: tuple[int, ...], n_out: int, scale: torch.Tensor, parts: int) -> None:
+        """``matrix``: what ``_MATRIX`` name. ``scale`` [parts, size], or [size]."""
+        self._project, self._n_out, self._scale = project, n_out, scale.float().contiguous()
+        self._epsilon = torch.tensor([1e-12], dtype=torch.float32)
+        self._tables_at = self._scale.data_ptr(), self._epsilon.data_ptr()
+        self._fixed, self._inputs = (*matrix, parts, scale.shape[-1]), scale.numel()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        n, inputs, single = x.shape[0], self._inputs, torch.float32
+        x, y = x.to(single).contiguous(), torch.empty(n, self._n_out, dtype=single)
+        scratch = torch.empty(2 * n * inputs, dtype=single)
+        at = scratch.data_ptr()
+        pointers = x.data_ptr(), *self._tables_at, at, at + single.itemsize * n * inputs, y.data_ptr()
+        self._project(*pointers, n, *self._fixed, parts=self._n_out, work=n * inputs * self._n_out)
+        return y
 
 
 @cache
-def layers_function(product: Product, attention: AttentionKernel) -> Function | None:
-    """The function of layers whose five matrices are packed for ``product``."""
+def layers_functions(product: Product, attention: AttentionKernel) -> Functions | None:
+    """The functions of layers, and of projections, whose matrices are packed for ``product``."""
+    found = readout()
+    if found is None:
+        return None
 
-    def make(cpu: Cpu) -> Function:
-        return load(LayersWriter(cpu.triple, find_openmp() is not None, product, attention), cpu)["run"]
+    def make(cpu: Cpu) -> Functions:
+        return Functions(**load(LayersWriter(cpu.triple, find_openmp() is not None, product, attention, found), cpu))
 
     return compiled(make, lambda made: True)  # a model compares it with its own layers
 
 
 class LayersWriter(Writer):
-    """``run`` does what ``LeanModel._run_blocks`` does."""
+    """``run`` does what ``LeanModel._run_blocks`` does, and the head; ``project`` what ``Projections`` do."""
 
-    def __init__(self, triple: str, shared: bool, product: Product, attention: AttentionKernel) -> None:
+    def __init__(self, triple: str, shared: bool, product: Product, attention: AttentionKernel, read: Readout) -> None:
         super().__init__(triple, shared)
-        functions = (product.function, *attention.functions)
-        self.multiply, self.store, self.attend = (self.outside(function) for function in functions)
+        functions = [self.outside(one) for one in (product.function, *attention.functions, *read.functions)]
+        self.multiply, self.store, self.attend, self.choose, self.judge = functions
         self.outputs = product.lanes  # of a block
         self._run()
+        self._project()
 
     def _run(self) -> None:
         b, given = self.entry("run", _FIELDS, _POINTERS)
         self.given, n = given, b.mul(given["rows"], given["size"])
         self.fields = self.room(b, self.long, self.long(_MOST_FIELDS), 8)
         self.head = self.room(b, self.single, given["d"], 4)
+        self._begin(b, n)
         with self.loop(b, self.long(0), given["n_layers"], 1, []) as (layer, _):
             row = self.at(b, given["layers"], b.mul(layer, self.long(len(_COLUMNS))), self.long)
             columns = (self.at(b, row, self.long(i), self.long) for i in range(len(_COLUMNS)))
@@ -126,6 +216,56 @@ class LayersWriter(Writer):
             self._sum(b, given["middle"], given["product"], self.at(b, x, n, self.single), n)
         last = self.at(b, given["states"], b.mul(given["n_layers"], n), self.single)
         self._norm(b, last, given["final_norm"], given["hidden"])
+        self._score(b)
+        b.ret_void()
+
+    def _begin(self, b: Any, n: Any) -> None:
+        """The states before the first layer, ``n`` numbers."""
+        given = self.given
+        with b.if_else(b.icmp_signed("!=", given["adds"], self.long(0))) as (adds, plain):
+            with adds:
+                self._sum(b, given["x"], given["added"], given["states"], n)
+            with plain, self.loop(b, self.long(0), n, LANES, []) as (i, _):
+                self.put(b, self.vector_at(b, given["x"], i), given["states"], i)
+
+    def _score(self, b: Any) -> None:
+        """Logits of the last rows; those of further rows of the head, of which this thread takes its part."""
+        given, size, last = self.given, self.given["size"], self.given["last"]
+        hidden = self.at(b, given["hidden"], b.mul(b.sub(given["rows"], last), size), self.single)
+        with b.if_then(b.icmp_signed("!=", given["head_blocks"], self.long(0))):
+            self._product(b, given, "head", hidden, given["logits"], last)
+        first, end = self.mine(b, given["n_more"])
+        with self._rows(b, last) as row, self.loop(b, first, end, 1, []) as (token, _):
+            x = self.at(b, hidden, b.mul(row, size), self.single)
+            of_token = self.at(b, given["more_rows"], b.mul(token, size), self.single)
+            sums = [self.zero]
+            with self.loop(b, self.long(0), size, LANES, sums) as (i, values):
+                values[0] = b.call(self.fma, [self.vector_at(b, x, i), self.vector_at(b, of_token, i), values[0]])
+            at = b.add(b.mul(row, given["n_more"]), token)
+            b.store(self.sum_of(b, sums[0]), self.at(b, given["more_logits"], at, self.single))
+        with b.if_then(b.icmp_signed("!=", given["judges"], self.long(0))):
+            self.wait(b)
+            with self.loop(b, *self.mine(b, self.long(1)), 1, []):  # one thread
+                row = given["logits"], given["judged"], given["token"], b.add(given["judges"], given["n_more"])
+                self._call(b, self.choose, *row)
+                self._call(b, self.judge, *row)
+
+    def _project(self) -> None:
+        b, given = self.entry("project", _OF_PROJECTION, _PROJECTED)
+        self.given, size = given, given["size"]
+        self.fields = self.room(b, self.long, self.long(_MOST_FIELDS), 8)
+        normalised = b.icmp_signed("!=", given["parts"], self.long(0))
+        parts = b.select(normalised, given["parts"], self.long(1))
+        with self._rows(b) as row, self.loop(b, self.long(0), parts, 1, []) as (part, _):
+            of_scale = self.at(b, given["scale"], b.mul(part, size), self.single)
+            first = b.mul(b.add(b.mul(row, parts), part), size)
+            x, to = (self.at(b, given[name], first, self.single) for name in ("x", "scaled"))
+            with b.if_else(normalised) as (divided, plain):
+                with divided:
+                    self._normalise(b, x, of_scale, to, size, 0)
+                with plain, self.loop(b, self.long(0), size, LANES, []) as (i, _):
+                    self.put(b, b.fmul(self.vector_at(b, x, i), self.vector_at(b, of_scale, i)), to, i)
+        self._product(b, given, "matrix", given["scaled"], given["y"])
         b.ret_void()
 
     def _call(self, b: Any, function: Any, *fields: Any) -> None:
@@ -134,24 +274,25 @@ class LayersWriter(Writer):
         b.call(function, [self.fields])
 
     @contextmanager
-    def _rows(self, b: Any) -> Iterator[Any]:
-        """Code for each row. Gives its index."""
-        with self.loop(b, self.long(0), self.given["rows"], 1, []) as (row, _):
+    def _rows(self, b: Any, rows: Any = None) -> Iterator[Any]:
+        """Code for each of ``rows``, or of all. Gives its index."""
+        with self.loop(b, self.long(0), self.given["rows"] if rows is None else rows, 1, []) as (row, _):
             yield row
 
     @contextmanager
-    def _my_outputs(self, b: Any, blocks: Any) -> Iterator[Any]:
+    def _my_outputs(self, b: Any, blocks: Any, rows: Any = None) -> Iterator[Any]:
         """Code for LANES of the outputs that this thread computes of a product, of each row. Gives their place."""
         first, end = (b.mul(block, self.long(self.outputs)) for block in self.mine(b, blocks))
-        with self._rows(b) as row:
+        with self._rows(b, rows) as row:
             before = b.mul(row, b.mul(blocks, self.long(self.outputs)))
             with self.loop(b, b.add(before, first), b.add(before, end), LANES, []) as (i, _):
                 yield i, b.sub(i, before)
 
-    def _product(self, b: Any, of: dict[str, Any], name: str, x: Any, y: Any) -> None:
+    def _product(self, b: Any, of: dict[str, Any], name: str, x: Any, y: Any, rows: Any = None) -> None:
         weights, scales, steps, blocks, bias = (of[f"{name}_{part}"] for part in _MATRIX)
-        self._call(b, self.multiply, x, weights, y, scales, self.given["rounded"], steps, self.given["rows"], blocks)
-        with b.if_then(b.icmp_signed("!=", bias, self.long(0))), self._my_outputs(b, blocks) as (i, output):
+        n = self.given["rows"] if rows is None else rows
+        self._call(b, self.multiply, x, weights, y, scales, self.given["rounded"], steps, n, blocks)
+        with b.if_then(b.icmp_signed("!=", bias, self.long(0))), self._my_outputs(b, blocks, n) as (i, output):
             more = self.vector_at(b, b.inttoptr(bias, self.pointer), output)
             self.put(b, b.fadd(self.vector_at(b, y, i), more), y, i)
 
