@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from mmap import mmap
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
-from .compiled.attention import AttentionKernel, attention_kernel
+from .compiled.attention import AttentionKernel, attention_kernel, chains
 from .compiled.writer import LANES
 from .inputs import Branches
 
@@ -108,14 +107,6 @@ def _causal_mask(start: int, n: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(n, start + n, dtype=dtype).masked_fill_(late, float("-inf"))
 
 
-@cache
-def _chains(capacity: int) -> torch.Tensor:
-    """What the rows of a chain see, as the kernel takes it: each all keys up to its own, [capacity, 4]."""
-    ends = torch.arange(1, capacity + 1)
-    none = torch.zeros_like(ends)
-    return torch.stack([ends, none, none, ends], 1)
-
-
 class CompiledAttention:
     """In float32, row by row (compiled/attention.py), but for long parts of a prompt."""
 
@@ -133,7 +124,7 @@ class CompiledAttention:
         if branches is None and n > MAX_ROWS:
             return Plan(start, n, _causal_mask(start, n, torch.float32))
         if branches is None:
-            chain = _chains(self.capacity)
+            chain = chains(self.capacity)
             return Plan(start, n, indices=(chain[start : start + n], chain))
         seen, places = [], list[int]()
         for path in branches.paths:

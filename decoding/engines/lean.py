@@ -100,6 +100,8 @@ class LeanModel(CachedModel):
 
     def _join_layers(self) -> CompiledLayers | None:
         """All layers as one call with the cache at hand, where that can be had."""
+        if self.dtype != torch.float32:
+            return None
         eps = torch.tensor([self.hidden_size * self._eps, self.head_dim * self._eps], dtype=torch.float32)
         return join_layers(self.blocks, self._attention, (self.final_norm, eps), (self.cos, self.sin), self.head)
 
@@ -107,12 +109,10 @@ class LeanModel(CachedModel):
         """Whether three tokens leave the layers and the head as they do one by one, but for rounding."""
         x, plan, rows = self.embedding[:3], self._attention.plan(0, 3), self.embedding[:5].float()
         hidden, _ = self._run_blocks(x + x, self.cos[:3], self.sin[:3], plan)
-        found = joined(x, x, 0, (), 2, rows, False, *plan.indices)
-        expected = hidden, self.head(hidden[1:]), hidden[1:].float() @ rows.t()
-        pairs = [
-            (one, other) for one, other in zip(expected, (found.hidden, found.logits, found.more)) if other is not None
-        ]
-        return all(bool((other - one).norm() < 0.02 * one.norm()) for one, other in pairs)
+        found = joined(self.embedding, range(3), x, 0, (), 2, rows)
+        expected = hidden, self.head(hidden[1:]), hidden[1:] @ rows.t()
+        pairs = zip(expected, (found.hidden, found.logits, found.more))
+        return all(other is None or bool((other - one).norm() < 0.02 * one.norm()) for one, other in pairs)
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
@@ -234,27 +234,29 @@ class LeanModel(CachedModel):
 
     # -- use
 
-    @torch.inference_mode()
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
         prompt = encoded(prompt)
         check_prompt(prompt.ids, self.max_length)
         self.rewind(0)
         self._take_text(prompt.text)
-        return self._read(self._embed_prompt(prompt), PREFILL_CHUNK, last=1)
+        if prompt.embeddings is None:
+            return self._read(self.embedding, prompt.ids, PREFILL_CHUNK, None, None, 1)
+        with torch.inference_mode():
+            x = F.embedding(torch.tensor(prompt.ids, device=self.device), self.embedding)
+            x[prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
+        return self._read(x, range(len(x)), PREFILL_CHUNK, None, None, 1)
 
-    @torch.inference_mode()
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         self._take_text(ids)
-        return self._read(self._embed(ids), self._most_rows, branches)
+        return self._read(self.embedding, ids, self._most_rows, branches, None, len(ids))
 
-    @torch.inference_mode()
     def extend_with(
         self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         self._take_text(ids)
-        return self._read(self._embed(ids), self._most_rows, branches, added, last)
+        return self._read(self.embedding, ids, self._most_rows, branches, added, last)
 
     @property
     def head_ids(self) -> np.ndarray | None:  # type: ignore[override]
@@ -265,41 +267,30 @@ class LeanModel(CachedModel):
         if self.text_tokens is not None:
             self.text_tokens.read(ids, self.length)
 
-    def _embed(self, ids: list[int]) -> torch.Tensor:
-        """Embeddings [n, hidden]; for a single token a view of its row, which saves two operations."""
-        if len(ids) == 1:
-            return self.embedding[ids[0]][None]
-        return F.embedding(torch.tensor(ids, device=self.device), self.embedding)
-
-    def _embed_prompt(self, prompt: EncodedPrompt) -> torch.Tensor:
-        """Embeddings [n, hidden], with the prompt's own in place of placeholders'."""
-        x = F.embedding(torch.tensor(prompt.ids, device=self.device), self.embedding)
-        if prompt.embeddings is not None:
-            x[prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
-        return x
-
     def _read(
         self,
-        x: torch.Tensor,
+        table: torch.Tensor,
+        ids: Sequence[int],
         rows: int,
-        branches: Branches | None = None,
-        added: torch.Tensor | None = None,
-        last: int | None = None,
+        branches: Branches | None,
+        added: torch.Tensor | None,
+        last: int,
     ) -> torch.Tensor:
-        """Logits after the ``last`` of n tokens, or all, with the embeddings ``x``, to which ``added`` is added, both
-        [n, hidden]: [last, vocab], or [last, len(head_ids)]. Appends them to the cache, at most ``rows`` in one pass.
+        """Logits after the ``last`` of n tokens with the embeddings ``table[ids]``, to which ``added`` [n, hidden] is
+        added: [last, vocab], or [last, len(head_ids)]. Appends them to the cache, at most ``rows`` in one pass.
         """
-        n = x.shape[0]
-        last = n if last is None else last
+        n = len(ids)
         if n <= rows:
-            logits, self.last_states = self._forward(x, added, branches, last)
+            logits, self.last_states = self._forward(table, ids, added, branches, last)
             return logits
         passes = []
         for first in range(0, n, rows):
-            part = slice(first, min(first + rows, n))
-            nodes = None if branches is None else branches.part(part.start, part.stop)
-            wanted = min(max(0, last - (n - part.stop)), part.stop - part.start)
-            passes.append(self._forward(x[part], None if added is None else added[part], nodes, wanted))
+            end = min(first + rows, n)
+            more = None if added is None else added[first:end]
+            nodes = None if branches is None else branches.part(first, end)
+            wanted = min(max(0, last - (n - end)), end - first)
+            logits, states = self._forward(table, ids[first:end], more, nodes, wanted)
+            passes.append((logits, [state.clone() for state in states]))
         self.last_states = tuple(torch.cat(parts) for parts in zip(*(states for _, states in passes)))
         return torch.cat([logits for logits, _ in passes if len(logits)])
 
@@ -315,39 +306,53 @@ class LeanModel(CachedModel):
             self.text_tokens.rewind(self.length)
 
     def _forward(
-        self, x: torch.Tensor, added: torch.Tensor | None, branches: Branches | None, last: int
+        self,
+        table: torch.Tensor,
+        ids: Sequence[int],
+        added: torch.Tensor | None,
+        branches: Branches | None,
+        last: int,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """One pass over tokens (at most PREFILL_CHUNK of them), as ``_read``; ``last`` may be 0.
-
-        Returns the logits and the hidden states of ``kept_layers``.
-        """
+        """The logits, and the hidden states of ``kept_layers``, of one pass, as ``_read``; ``last`` may be 0."""
         if self.device.type == "cpu":
             use_threads(self.info.threads)
-        n, text = x.shape[0], self.text_tokens
-        start, end = self.length, self.length + n
+        start, n = self.length, len(ids)
         if branches is not None and branches.is_chain(start):
             branches = None  # the same rows are seen, in fewer steps
-        plan = self._attention.plan(start, n, branches)
-        logits: torch.Tensor | None = None
-        own: torch.Tensor | None = None
-        self.likeliest = None
-        if self._joined is not None and plan.mask is None:
-            more_rows = text.rows[: len(text)] if text else None
-            judges = text is not None
-            found = self._joined(x, added, start, self.kept_layers, last, more_rows, judges, *plan.indices)
-            hidden, states, logits, own, self.likeliest = found
+        text, logits, own, self.likeliest = self.text_tokens, None, None, None
+        if self._joined is None or (branches is None and n > MAX_ROWS):
+            hidden, states = self._run_each(table, ids, added, branches)
         else:
-            x = x if added is None else x + added
-            turns = slice(start, end) if branches is None else branches.positions
-            if n in self._padded:
-                x = padded_to(x, self._padded[n])
-            hidden, states = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)
-        self.length = end
-        if logits is None:
-            logits = self.head(hidden[n - last :])
-        if text and logits.shape[1] < len(text.ids):
-            logits = text.beside(logits, text.own(hidden[n - last :]) if own is None else own, end)
+            added = None if added is None else added.float().contiguous()
+            more = text.rows[: len(text)] if text else None
+            paths = None if branches is None else self._attention.plan(start, n, branches).indices
+            found = self._joined(table, ids, added, start, self.kept_layers, last, more, text is not None, paths)
+            hidden, states, logits, own, self.likeliest = found
+        self.length = start + n
+        if logits is None or (text and logits.shape[1] < len(text.ids)):
+            logits = self._scored(logits, own, hidden[n - last :])
         return logits, states
+
+    @torch.inference_mode()
+    def _scored(self, logits: torch.Tensor | None, own: torch.Tensor | None, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits of the last rows, whose final-norm output is ``hidden``, and beside them those of the text's own
+        tokens, ``own``, as far as there are none yet.
+        """
+        logits, text = self.head(hidden) if logits is None else logits, self.text_tokens
+        return text.beside(logits, text.own(hidden) if own is None else own, self.length) if text else logits
+
+    @torch.inference_mode()
+    def _run_each(
+        self, table: torch.Tensor, ids: Sequence[int], added: torch.Tensor | None, branches: Branches | None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Layer by layer, as ``_run_blocks``."""
+        start, n = self.length, len(ids)
+        x = F.embedding(torch.tensor(ids, device=self.device), table)
+        x = x if added is None else x + added
+        turns = slice(start, start + n) if branches is None else branches.positions
+        if n in self._padded:
+            x = padded_to(x, self._padded[n])
+        return self._run_blocks(x, self.cos[turns], self.sin[turns], self._attention.plan(start, n, branches))
 
     def _run_blocks(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan

@@ -78,28 +78,27 @@ class Projections:
 
     def _join(self) -> None:
         """Each projection becomes one compiled call, where that can be had and computes the same."""
-        self._joined_target = self._joined_own = None
-        self._joined_target = _joined(
-            self.fuse, self._scale, len(self._scale), lambda states: self.of_target(states.unbind(1))
-        )
-        if self.n == 1:
-            self._joined_own = _joined(self.own, self._own_scale, 0, self.of_own)
+        self._joined_target = _joined(self.fuse, self._scale, len(self._scale), self._fused)
+        self._joined_own = _joined(self.own, self._own_scale, 0, self._owned) if self.n == 1 else None
 
-    @torch.inference_mode()
     def of_target(self, states: Sequence[Tensor]) -> Tensor:
         """Of the target's states after each layer, each [n, width]."""
-        if self._joined_target is not None:
-            return self._joined_target(torch.stack(list(states), 1))
-        x = torch.stack(list(states), 1).to(self._scale.device, torch.float32)
+        together = torch.stack(list(states), 1)
+        return (self._joined_target or self._fused)(together)
+
+    def of_own(self, state: Tensor) -> Tensor:
+        """Of the draft's own last states, [n, width]."""
+        return (self._joined_own or self._owned)(state)
+
+    @torch.inference_mode()
+    def _fused(self, states: Tensor) -> Tensor:
+        x = states.to(self._scale.device, torch.float32)
         size = torch.linalg.vector_norm(x, 2, -1, True).clamp_min_(1e-6)
         scaled = torch.mul(torch.div(x, size), self._scale).flatten(1)
         return self.fuse.in_parts(scaled.to(self.fuse.dtype)).to(self.dtype)
 
     @torch.inference_mode()
-    def of_own(self, state: Tensor) -> Tensor:
-        """Of the draft's own last states, [n, width]."""
-        if self._joined_own is not None:
-            return self._joined_own(state)
+    def _owned(self, state: Tensor) -> Tensor:
         return self.own((state * self._own_scale).to(self.own.dtype)).to(self.dtype)
 
     @torch.inference_mode()

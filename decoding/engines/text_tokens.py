@@ -48,8 +48,9 @@ class TextTokens:
         """``ids`` are read at ``start`` and after it."""
         for place, token in enumerate(ids, start):
             if not self._in_head[token] and token not in self._first and len(self) < MOST:
-                self.rows[len(self)] = self._weight[token]
-                self.places[len(self.ids)] = token
+                with torch.inference_mode():
+                    self.rows[len(self)] = self._weight[token]
+                    self.places[len(self.ids)] = token
                 self._first[token] = place
                 self._changed()
 

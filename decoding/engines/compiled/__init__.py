@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from struct import pack
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -53,7 +54,7 @@ class Function:
         """Calls it with ``fields``. Where the ``work``, in multiply-adds, is worth sharing, as many threads as torch
         uses share its ``parts``.
         """
-        arguments = (ctypes.c_int64 * len(fields))(*fields)
+        arguments = pack(f"{len(fields)}q", *fields)  # a ctypes array takes ten times as long
         shared = work >= _SHARED and self._openmp is not None
         threads = min(torch.get_num_threads(), parts) if shared else 1
         if threads == 1:

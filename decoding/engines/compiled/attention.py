@@ -66,6 +66,14 @@ class AttentionKernel:
         return out
 
 
+@cache
+def chains(capacity: int) -> torch.Tensor:
+    """What the rows of a chain see, all keys up to their own, as :meth:`AttentionKernel.attend` takes it: [n, SEEN]."""
+    ends = torch.arange(1, capacity + 1)
+    none = torch.zeros_like(ends)
+    return torch.stack([ends, none, none, ends], 1)
+
+
 def attention_kernel() -> AttentionKernel | None:
     """The attention of this CPU; None where this CPU or LLVM cannot have it."""
     return None if imitated() == "plain" else _kernel_for(imitated())

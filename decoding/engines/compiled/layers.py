@@ -18,7 +18,7 @@ import torch
 
 from ..base import Likeliest
 from . import Cpu, Function, compiled, find_openmp, load
-from .attention import SEEN, AttentionKernel
+from .attention import SEEN, AttentionKernel, chains
 from .products import Product
 from .readout import Readout, readout
 from .writer import LANES, Writer
@@ -31,13 +31,14 @@ _HEAD = tuple(f"head_{part}" for part in _MATRIX)
 _TABLES = ("layers", "final_norm", "epsilon", "cos", "sin")
 _SCRATCH = ("normed", "heads", "turned", "attended", "product", "middle", "gate", "up", "rounded")
 _READ = ("logits", "more_rows", "more_logits", "token", "judged")
-_POINTERS = (*_TABLES, "x", "added", "states", "hidden", *_SCRATCH, "seen", "places", *_READ)
+_POINTERS = (*_TABLES, "table", "added", "states", "hidden", *_SCRATCH, "seen", "places", *_READ)
 _SIZES = ("capacity", "n_heads", "n_kv_heads", "d", "size", "inner")
-_FIELDS = (*_POINTERS, "adds", "judges", "rows", "last", "n_more", "start", *_HEAD, "n_layers", *_SIZES)
+_FIELDS = (*_POINTERS, "adds", "judges", "rows", "last", "n_more", "start", *_HEAD, "n_layers", *_SIZES)  # and ids
 _PROJECTED = ("x", "scale", "epsilon", "scaled", "rounded", "y")
 _OF_PROJECTION = (*_PROJECTED, "rows", *(f"matrix_{part}" for part in _MATRIX), "parts", "size")
 _MOST_FIELDS = 12  # of a product or an attention
 _NO_HEAD = (0,) * len(_MATRIX)
+_KEPT_ROWS = 8  # passes of up to so many rows write where the last one wrote: allocating takes longer than a norm
 
 
 class Functions(NamedTuple):
@@ -61,6 +62,16 @@ class Pass(NamedTuple):
     likeliest: Likeliest | None
 
 
+class _Buffers(NamedTuple):
+    """Of passes over some number of rows: the states before each layer, then the final norm's output; where these
+    and ``_SCRATCH`` begin.
+    """
+
+    states: list[torch.Tensor]
+    pointers: list[int]
+    scratch: torch.Tensor
+
+
 class CompiledLayers:
     """The layers of a model with one cache."""
 
@@ -82,6 +93,9 @@ class CompiledLayers:
         self._run, self._layers = run, torch.tensor(layers)
         self._fixed = (*(head or _NO_HEAD), len(layers), *sizes)
         self._n_layers, self._vocab = len(layers), vocab if head else 0
+        self._kept: dict[int, _Buffers] = {}
+        self._chains = chains(sizes[0])
+        self._chains_at = self._chains.data_ptr()
         self._token, self._judged = ctypes.c_int64(), (ctypes.c_float * 2)()
         self._found_at = ctypes.addressof(self._token), ctypes.addressof(self._judged)
         self._tables = (self._layers, *norms, *turns)
@@ -94,41 +108,55 @@ class CompiledLayers:
 
     def __call__(
         self,
-        x: torch.Tensor,
+        table: torch.Tensor,
+        ids: Sequence[int],
         added: torch.Tensor | None,
         start: int,
         kept_layers: Sequence[int],
         last: int,
-        more_rows: torch.Tensor | None,
-        judges: bool,
-        seen: torch.Tensor,
-        places: torch.Tensor,
+        more_rows: torch.Tensor | None = None,
+        judges: bool = False,
+        paths: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> Pass:
-        """Of rows with the embeddings ``x``, to which ``added`` is added, both [n, size], and which come into the cache
-        at ``start``; ``kept_layers``: as in CachedModel. ``more_rows`` [n_more, size] float32: of the head. ``judges``:
-        whether the likeliest token is wanted. ``seen``, ``places``: as :meth:`AttentionKernel.attend` takes them; a
-        row's position is the number of keys that it sees, less one.
+        """Of n rows with the embeddings ``table[ids]``, to which ``added`` [n, size] is added, and which come into the
+        cache at ``start``; ``kept_layers``: as in CachedModel. ``more_rows`` [n_more, size]: of the head. ``judges``:
+        whether the likeliest token is wanted. ``paths``: of a tree, what each row sees, and places, as
+        :meth:`AttentionKernel.attend` takes them; a row's position is the number of keys that it sees, less one. All
+        tensors are float32 and contiguous, and ``table`` [n_ids, size].
         """
-        n, n_layers, single = x.shape[0], self._n_layers, torch.float32
-        x, adds, n_more = x.to(single).contiguous(), added is not None, 0 if more_rows is None else more_rows.shape[0]
-        added = x if added is None else added.to(single).contiguous()
-        more_rows = x if more_rows is None else more_rows
-        states = torch.empty(n_layers + 2, n, self._size, dtype=single)  # before each layer, after all; normed
-        hidden, n_logits = states[-1], last * self._vocab
-        rest = torch.empty(n * sum(self._scratch) + n_logits + last * n_more, dtype=single)
-        at = rest.data_ptr()
-        pointers = [x.data_ptr(), added.data_ptr(), states.data_ptr(), hidden.data_ptr()]
-        for size in self._scratch:
-            pointers.append(at)
-            at += single.itemsize * n * size
-        pointers += seen.data_ptr(), places.data_ptr(), at, more_rows.data_ptr(), at + single.itemsize * n_logits
+        n, n_logits = len(ids), last * self._vocab
+        n_more = 0 if more_rows is None else more_rows.shape[0]
+        buffers, logits = self._buffers(n), torch.empty(n_logits + last * n_more, dtype=torch.float32)
+        added_at, more_at = (0 if one is None else one.data_ptr() for one in (added, more_rows))
+        seen_at = self._chains_at + start * self._chains.shape[1] * self._chains.itemsize, 0
+        if paths is not None:
+            seen_at = paths[0].data_ptr(), paths[1].data_ptr()
+        logits_at = logits.data_ptr()
+        found = logits_at, more_at, logits_at + logits.itemsize * n_logits, *self._found_at
         judged = self._vocab if judges and last == 1 else 0
-        fields = (*self._tables_at, *pointers, *self._found_at, adds, judged, n, last, n_more, start, *self._fixed)
-        self._run(*fields, parts=n * self._size, work=n * self._work + n_logits * self._size)
-        wanted = (layer % (n_layers + 1) for layer in kept_layers)
-        kept = tuple(hidden if layer == n_layers else states[layer] for layer in wanted)
+        numbers = added is not None, judged, n, last, n_more, start
+        pointers = *self._tables_at, table.data_ptr(), added_at, *buffers.pointers, *seen_at, *found
+        work = n * self._work + n_logits * self._size
+        self._run(*pointers, *numbers, *self._fixed, *ids, parts=n * self._size, work=work)
+        kept = tuple(buffers.states[layer % (self._n_layers + 1)] for layer in kept_layers)
         likeliest = Likeliest(self._token.value, *self._judged) if judged else None
-        return Pass(hidden, kept, *self._logits_of(rest[n * sum(self._scratch) :], last, n_more), likeliest)
+        return Pass(buffers.states[-1], kept, *self._logits_of(logits, last, n_more), likeliest)
+
+    def _buffers(self, n: int) -> _Buffers:
+        """For ``n`` rows."""
+        found = self._kept.get(n)
+        if found is None:
+            # Before each layer; after all; normed. With the final norm, the last but one is never asked for.
+            states = torch.empty(self._n_layers + 2, n, self._size, dtype=torch.float32)
+            scratch = torch.empty(n * sum(self._scratch), dtype=torch.float32)
+            at, pointers = scratch.data_ptr(), [states.data_ptr(), states[-1].data_ptr()]
+            for size in self._scratch:
+                pointers.append(at)
+                at += scratch.itemsize * n * size
+            found = _Buffers([*states[: self._n_layers], states[-1]], pointers, scratch)
+            if n <= _KEPT_ROWS:
+                self._kept[n] = found
+        return found
 
     def _logits_of(
         self, found: torch.Tensor, last: int, n_more: int
@@ -191,7 +219,7 @@ class LayersWriter(Writer):
         self.given, n = given, b.mul(given["rows"], given["size"])
         self.fields = self.room(b, self.long, self.long(_MOST_FIELDS), 8)
         self.head = self.room(b, self.single, given["d"], 4)
-        self._begin(b, n)
+        self._begin(b, self.at(b, b.function.args[0], self.long(len(_FIELDS)), self.long))
         with self.loop(b, self.long(0), given["n_layers"], 1, []) as (layer, _):
             row = self.at(b, given["layers"], b.mul(layer, self.long(len(_COLUMNS))), self.long)
             columns = (self.at(b, row, self.long(i), self.long) for i in range(len(_COLUMNS)))
@@ -219,14 +247,18 @@ class LayersWriter(Writer):
         self._score(b)
         b.ret_void()
 
-    def _begin(self, b: Any, n: Any) -> None:
-        """The states before the first layer, ``n`` numbers."""
-        given = self.given
-        with b.if_else(b.icmp_signed("!=", given["adds"], self.long(0))) as (adds, plain):
-            with adds:
-                self._sum(b, given["x"], given["added"], given["states"], n)
-            with plain, self.loop(b, self.long(0), n, LANES, []) as (i, _):
-                self.put(b, self.vector_at(b, given["x"], i), given["states"], i)
+    def _begin(self, b: Any, ids: Any) -> None:
+        """The states before the first layer."""
+        given, size = self.given, self.given["size"]
+        with self._rows(b) as row:
+            token = b.load(self.at(b, ids, row, self.long), typ=self.long)
+            embedding = self.at(b, given["table"], b.mul(token, size), self.single)
+            added, to = (self.at(b, given[name], b.mul(row, size), self.single) for name in ("added", "states"))
+            with b.if_else(b.icmp_signed("!=", given["adds"], self.long(0))) as (adds, plain):
+                with adds:
+                    self._sum(b, embedding, added, to, size)
+                with plain, self.loop(b, self.long(0), size, LANES, []) as (i, _):
+                    self.put(b, self.vector_at(b, embedding, i), to, i)
 
     def _score(self, b: Any) -> None:
         """Logits of the last rows; those of further rows of the head, of which this thread takes its part."""
