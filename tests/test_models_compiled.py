@@ -334,22 +334,28 @@ def test_what_is_made_of_hidden_states_in_one_call_is_made_step_by_step(weights)
         {name: random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())},
         layers, width, torch.device("cpu"), torch.float32, find_format(weights),
     )  # fmt: skip
-    states, own, before = random(layers, 9, width, seed=7), random(9, width, seed=8), torch.get_num_threads()
-    joined, made._joined_target, made._joined_own = (made._joined_target, made._joined_own), None, None
-    expected = made.of_target(states), made.of_own(own)
-    made._joined_target, made._joined_own = joined
-    rounds = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2
+    each = (
+        (made._joined_target, made._fused, random(9, layers, width, seed=7)),
+        (made._joined_own, made._owned, random(9, width, seed=8)),
+    )
+    rounds, before = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2, torch.get_num_threads()
     try:
         for threads in (1, 2, 7):
             torch.set_num_threads(threads)
-            found = made.of_target(states), made.of_own(own)
-            torch.testing.assert_close(found, expected, rtol=0, atol=5e-2 if rounds else 1e-3)
-            alone = [torch.cat([of(rows) for rows in parts]) for of, parts in (
-                (made.of_target, states.split(1, 1)), (made.of_own, own.split(1))
-            )]  # fmt: skip
-            assert all(torch.equal(one, more) for one, more in zip(alone, found))
+            for joined, plain, x in each:
+                torch.testing.assert_close(joined(x), plain(x), rtol=0, atol=5e-2 if rounds else 1e-3)
+                assert torch.equal(torch.cat([joined(row) for row in x.split(1)]), joined(x))
     finally:
         torch.set_num_threads(before)
+
+
+@compiled
+@pytest.mark.parametrize("token", [-1, 128])
+def test_an_id_without_an_embedding_is_refused(token):
+    model = lean(random_model(CONFIGS["llama-joined"]))
+    model.prefill([3, 5])
+    with pytest.raises(IndexError):
+        model.extend([7, token])
 
 
 @compiled

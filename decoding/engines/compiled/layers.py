@@ -95,7 +95,6 @@ class CompiledLayers:
         self._n_layers, self._vocab = len(layers), vocab if head else 0
         self._kept: dict[int, _Buffers] = {}
         self._chains = chains(sizes[0])
-        self._chains_at = self._chains.data_ptr()
         self._token, self._judged = ctypes.c_int64(), (ctypes.c_float * 2)()
         self._found_at = ctypes.addressof(self._token), ctypes.addressof(self._judged)
         self._tables = (self._layers, *norms, *turns)
@@ -122,13 +121,15 @@ class CompiledLayers:
         cache at ``start``; ``kept_layers``: as in CachedModel. ``more_rows`` [n_more, size]: of the head. ``judges``:
         whether the likeliest token is wanted. ``paths``: of a tree, what each row sees, and places, as
         :meth:`AttentionKernel.attend` takes them; a row's position is the number of keys that it sees, less one. All
-        tensors are float32 and contiguous, and ``table`` [n_ids, size].
+        tensors are float32 and contiguous, and ``table`` [n_ids, size]. Raises IndexError for an id beyond it.
         """
+        if not 0 <= min(ids) <= max(ids) < table.shape[0]:
+            raise IndexError(f"there is no embedding for each of {list(ids)}")
         n, n_logits = len(ids), last * self._vocab
         n_more = 0 if more_rows is None else more_rows.shape[0]
         buffers, logits = self._buffers(n), torch.empty(n_logits + last * n_more, dtype=torch.float32)
         added_at, more_at = (0 if one is None else one.data_ptr() for one in (added, more_rows))
-        seen_at = self._chains_at + start * self._chains.shape[1] * self._chains.itemsize, 0
+        seen_at = self._chains.data_ptr() + start * SEEN * self._chains.itemsize, 0
         if paths is not None:
             seen_at = paths[0].data_ptr(), paths[1].data_ptr()
         logits_at = logits.data_ptr()
@@ -146,7 +147,7 @@ class CompiledLayers:
         """For ``n`` rows."""
         found = self._kept.get(n)
         if found is None:
-            # Before each layer; after all; normed. With the final norm, the last but one is never asked for.
+            # Before each layer, after the last one, which nobody asks for, and after the final norm.
             states = torch.empty(self._n_layers + 2, n, self._size, dtype=torch.float32)
             scratch = torch.empty(n * sum(self._scratch), dtype=torch.float32)
             at, pointers = scratch.data_ptr(), [states.data_ptr(), states[-1].data_ptr()]
