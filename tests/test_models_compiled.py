@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import llvmlite.binding as llvm
@@ -42,6 +43,17 @@ HELD = {  # a weight as a format holds it
 
 def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def on_threads(*numbers: int) -> Iterator[int]:
+    """These numbers of threads, one after another."""
+    before = torch.get_num_threads()
+    try:
+        for number in numbers:
+            torch.set_num_threads(number)
+            yield number
+    finally:
+        torch.set_num_threads(before)
 
 
 def as_read(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -119,16 +131,10 @@ def test_another_default_dtype_changes_nothing_and_other_inputs_are_refused():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_threads_share_a_large_product_and_change_no_bit(dtype):
     weight, x, scales = (9 * random(1100, 256)).to(dtype), random(7, 256, seed=1), torch.ones(1120)
-    product, before = product_of(dtype), torch.get_num_threads()
+    product = product_of(dtype)
     packed = product.pack(weight)
-    try:
-        torch.set_num_threads(1)
-        alone = product(x, packed, scales)
-        for threads in (2, 3, 8):
-            torch.set_num_threads(threads)
-            assert torch.equal(product(x, packed, scales), alone)
-    finally:
-        torch.set_num_threads(before)
+    found = [product(x, packed, scales) for _ in on_threads(1, 2, 3, 8)]
+    assert all(torch.equal(one, found[0]) for one in found)
 
 
 @pytest.fixture
@@ -253,15 +259,11 @@ def test_a_path_of_a_tree_is_read_as_a_plain_text():
 
 @compiled
 def test_threads_share_the_rows_and_heads_of_attention():
-    heads, before, found = random(260, HEADS + 2 * KV_HEADS, D), torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 7):
-            torch.set_num_threads(threads)
-            model = attention_of(260)
-            read(model, heads[:200], 0)
-            found.append(read(model, heads[200:], 200))
-    finally:
-        torch.set_num_threads(before)
+    heads, found = random(260, HEADS + 2 * KV_HEADS, D), []
+    for _ in on_threads(1, 2, 7):
+        model = attention_of(260)
+        read(model, heads[:200], 0)
+        found.append(read(model, heads[200:], 200))
     assert all(torch.equal(one, found[0]) for one in found)
 
 
@@ -273,21 +275,18 @@ JOINED = {"llama-joined", "llama-grouped", "qwen3-joined"}  # the last two with 
 @pytest.mark.parametrize("name", sorted(JOINED))
 def test_all_layers_in_one_call_are_the_layers_one_by_one(name, weights):
     model = lean(random_model(CONFIGS[name]), weights)
-    single, before = model.fork(), torch.get_num_threads()
+    single = model.fork()
     assert model._joined is not None and single._joined is not None
     single._joined = None
     rounds = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2  # activations, so that one may fall apart
     most = 2e-2 if rounds else 1e-4
-    try:
-        for threads in (1, 2, 7):
-            torch.set_num_threads(threads)
-            for one in (model, single):
-                one.kept_layers = (0, 1, -1)
-                one.prefill(ids(70))
-            torch.testing.assert_close(model.extend(ids(40)), single.extend(ids(40)), rtol=0, atol=most)
-            torch.testing.assert_close(model.last_states, single.last_states, rtol=0, atol=most)
-    finally:
-        torch.set_num_threads(before)
+    for threads in on_threads(1, 2, 7):
+        model.info.threads = threads  # the other's, too
+        for one in (model, single):
+            one.kept_layers = (0, 1, -1)
+            one.prefill(ids(70))
+        torch.testing.assert_close(model.extend(ids(40)), single.extend(ids(40)), rtol=0, atol=most)
+        torch.testing.assert_close(model.last_states, single.last_states, rtol=0, atol=most)
 
 
 @compiled
@@ -295,10 +294,9 @@ def test_all_layers_in_one_call_are_the_layers_one_by_one(name, weights):
 @given(st.lists(st.integers(0, 127), min_size=1, max_size=30), st.sampled_from((1, 2, 7)))
 def test_the_head_of_a_draft_is_read_at_the_end_of_the_call(drawn, threads):
     model = lean(random_model(CONFIGS["llama-joined"]), head_ids=torch.arange(0, 128, 4))
-    single, before = model.fork(), torch.get_num_threads()
-    single._joined = None
-    try:
-        torch.set_num_threads(threads)
+    single = model.fork()
+    single._joined, model.info.threads = None, threads
+    for _ in on_threads(threads):
         for one in (model, single):
             one.prefill([3, 5])
         for new in (drawn, drawn[:1]):  # the second time all its tokens have been seen
@@ -306,8 +304,6 @@ def test_the_head_of_a_draft_is_read_at_the_end_of_the_call(drawn, threads):
             torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
             assert model.head_ids.tolist() == single.head_ids.tolist() and single.likeliest is None
             assert (model.likeliest is None) == (len(new) > 1)
-    finally:
-        torch.set_num_threads(before)
     row = logits[-1]
     assert row[model.likeliest.choice] == row.max()
     assert model.likeliest.p == pytest.approx(float(row.softmax(0).max()), rel=1e-5)
@@ -338,15 +334,11 @@ def test_what_is_made_of_hidden_states_in_one_call_is_made_step_by_step(weights)
         (made._joined_target, made._fused, random(9, layers, width, seed=7)),
         (made._joined_own, made._owned, random(9, width, seed=8)),
     )
-    rounds, before = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2, torch.get_num_threads()
-    try:
-        for threads in (1, 2, 7):
-            torch.set_num_threads(threads)
-            for joined, plain, x in each:
-                torch.testing.assert_close(joined(x), plain(x), rtol=0, atol=5e-2 if rounds else 1e-3)
-                assert torch.equal(torch.cat([joined(row) for row in x.split(1)]), joined(x))
-    finally:
-        torch.set_num_threads(before)
+    rounds = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2
+    for _ in on_threads(1, 2, 7):
+        for joined, plain, x in each:
+            torch.testing.assert_close(joined(x), plain(x), rtol=0, atol=5e-2 if rounds else 1e-3)
+            assert torch.equal(torch.cat([joined(row) for row in x.split(1)]), joined(x))
 
 
 @compiled
