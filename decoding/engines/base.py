@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,20 +18,11 @@ from .inputs import Branches, EncodedPrompt
 if TYPE_CHECKING:
     import torch
 
+    from .compiled.readout import Likeliest
     from .projections import ParallelHeads, Projections
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
 OUTSIDE = -1e4  # logit of a token outside a reduced head, where all are wanted: its probability is 0, not NaN
-
-
-class Likeliest(NamedTuple):
-    """Of one row of logits the index of the likeliest, the first of equals; its probability ``p``, and the ``margin``,
-    ln p - ln p(its strongest rival) in nats.
-    """
-
-    choice: int
-    p: float
-    margin: float
 
 
 @runtime_checkable

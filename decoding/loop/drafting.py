@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engines.base import CachedModel, Likeliest
+from ..engines.base import CachedModel
 from ..engines.inputs import FINAL, Branches, EncodedPrompt, encoded
 from ..errors import UserError
 from ..lookahead.base import DraftState
@@ -21,6 +21,8 @@ from .features import OUTSIDE, FeatureReader, as_rows
 
 if TYPE_CHECKING:
     import torch
+
+    from ..engines.compiled.readout import Likeliest
 
 States = tuple["torch.Tensor", ...]  # hidden states of the target: for each layer [n, hidden], n tokens
 

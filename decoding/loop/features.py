@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from math import inf, log
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..engines.base import OUTSIDE, CachedModel, Likeliest
+from ..engines.base import OUTSIDE, CachedModel
+
+if TYPE_CHECKING:
+    from ..engines.compiled.readout import Likeliest
 
 TOP = 10
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN

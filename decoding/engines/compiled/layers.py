@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..base import Likeliest
 from . import Cpu, Function, compiled, find_openmp, load
 from .attention import SEEN, AttentionKernel, chains
 from .products import Product
-from .readout import Readout, readout
+from .readout import Likeliest, Readout, readout
 from .writer import LANES, Writer
 
 PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a block

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import math
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,16 @@ from .writer import LANES, Writer
 _POINTERS = ("row", "found", "token")
 _FIELDS = (*_POINTERS, "n")
 _NOWHERE = 2**31 - 1
+
+
+class Likeliest(NamedTuple):
+    """Of one row of logits the index of the likeliest, the first of equals; its probability ``p``, and the ``margin``,
+    ln p - ln p(its strongest rival) in nats.
+    """
+
+    choice: int
+    p: float
+    margin: float
 
 
 class Readout:
