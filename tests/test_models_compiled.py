@@ -305,8 +305,10 @@ def test_the_head_of_a_draft_is_read_at_the_end_of_the_call(drawn, threads):
             assert model.head_ids.tolist() == single.head_ids.tolist() and single.likeliest is None
             assert (model.likeliest is None) == (len(new) > 1)
     row = logits[-1]
-    assert row[model.likeliest.choice] == row.max()
-    assert model.likeliest.p == pytest.approx(float(row.softmax(0).max()), rel=1e-5)
+    assert row[model.likeliest.token] == row.max()
+    p = row.double().softmax(0)
+    assert model.likeliest.p == pytest.approx(float(p.max()), rel=1e-5)
+    assert model.likeliest.entropy == pytest.approx(float(-(p * p.log()).sum()), abs=1e-4)
     first, second = row.topk(2).values.tolist()
     assert model.likeliest.margin == pytest.approx(first - second, abs=1e-5)
 

@@ -18,7 +18,7 @@ from .inputs import Branches, EncodedPrompt
 if TYPE_CHECKING:
     import torch
 
-    from .compiled.readout import Likeliest
+    from .compiled.readout import Reading
     from .projections import ParallelHeads, Projections
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
@@ -50,7 +50,7 @@ class CachedModel(Protocol):
     # Optional abilities of an engine, all absent by default.
     # Of a reduced head: the ids whose logits the last call gave, frequent ones and those of the text (text_tokens.py).
     head_ids: np.ndarray | None = None
-    likeliest: Likeliest | None = None  # of the last call, if it gave one row of a reduced head
+    likeliest: Reading | None = None  # of the last call, if it gave one row of a reduced head
     can_fork: bool = False  # fork() is there
     can_branch: bool = False  # extend() reads trees
     tied: bool = False  # embedding and head are one tensor

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from ..records.trace import ModelInfo
 from .attention import Plan
 from .base import OUTSIDE, check_room
+from .compiled.readout import TOP
 from .cuda_attention import MAX_TREE, FixedAttention, key_bucket
 from .cuda_graphs import GraphRunner
 from .inputs import Branches
@@ -33,7 +34,6 @@ from .linears import DenseHead
 ROW_BUCKETS = (8, 16, 24, 32)
 LEAST_ROWS = ROW_BUCKETS[0]
 MAX_ROWS = ROW_BUCKETS[-1]
-TOP = 10
 _PLACE, _LAST, _IDS = 0, 1, 2  # layout of the input buffer: position in the text, index of the last id, ids
 _GRAPHS, _EAGER = "cuda-graphs", "lean, fixed buffers"
 

@@ -22,7 +22,7 @@ from .features import OUTSIDE, FeatureReader, as_rows
 if TYPE_CHECKING:
     import torch
 
-    from ..engines.compiled.readout import Likeliest
+    from ..engines.compiled.readout import Reading
 
 States = tuple["torch.Tensor", ...]  # hidden states of the target: for each layer [n, hidden], n tokens
 
@@ -118,7 +118,7 @@ class ModelProposal:
     choice: int
     row: np.ndarray
     ids: np.ndarray | None
-    known: Likeliest | None = None
+    known: Reading | None = None
 
 
 class ModelDraft(DraftSource):
@@ -161,7 +161,7 @@ class ModelDraft(DraftSource):
         row, position = self._next_row(text, state), state.start + len(state.tokens)
         ids, known = self._ids, self._model.likeliest if self._takes_choice else None
         if known is not None:
-            proposal = ModelProposal(known.choice, row, ids, known)
+            proposal = ModelProposal(known.token, row, ids, known)
         else:
             proposal = ModelProposal(*self._rule.propose(row, position, ids), ids)
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))

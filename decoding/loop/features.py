@@ -10,9 +10,8 @@ import numpy as np
 from ..engines.base import OUTSIDE, CachedModel
 
 if TYPE_CHECKING:
-    from ..engines.compiled.readout import Likeliest
+    from ..engines.compiled.readout import Reading
 
-TOP = 10
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
 
 
@@ -48,23 +47,23 @@ class FeatureReader:
     """Probability, margin, entropy and top-10 of one row of logits.
 
     After a pass of a model the CPU caches are cold, so the cost is the amount of code and memory touched: in a lane on
-    a CPU with AVX2, the compiled readout took 65 us, torch's softmax 230 (with warm caches 10 and 15). Entropy and
-    top-10 need the softmax all the same.
+    a CPU with AVX2, the compiled readout took 65 us, torch's softmax 230 (with warm caches 10 and 15). Where nothing is
+    compiled, torch computes all.
     """
 
     def __init__(self, vocab_size: int, masked: bool = False) -> None:
         """``masked``: some logits may be -inf (top-k, top-p), and the token need not be the most likely one."""
         import torch
 
-        from ..engines.compiled.readout import readout
+        from ..engines.compiled.readout import TOP, readout
 
         self._masked = masked
-        self._top = min(TOP, vocab_size)
+        self._top, self._more = min(TOP, vocab_size), max(0, TOP - vocab_size)
         self._tensor, self._softmax, self._largest = torch.from_numpy, torch.softmax, torch.topk
         self._readout = readout()
 
     def read(
-        self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf, known: Likeliest | None = None
+        self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf, known: Reading | None = None
     ) -> Features:
         """Features of the draft's distribution softmax(row) and its choice ``token``.
 
@@ -76,21 +75,19 @@ class FeatureReader:
             sure: entropy and top-10 are not computed for a token of at least this probability.
             known: probability and margin of the token, if the engine has read them.
         """
-        tensor = None
-        if known is not None:
-            _, p, margin = known
-        elif self._readout is not None:
-            p, margin = self._readout(row, token)
-        else:
-            margin = self._margin(row, token) if "margin" in needs else 0.0
-            if not needs & {"p", "entropy", "top10"}:
-                return Features(0.0, margin)
-            tensor = self._softmax(self._tensor(row), 0)
-            p = float(tensor[token])
+        if self._readout is not None:
+            found = known or self._readout(row, token)
+            if found.p >= sure or not needs & {"entropy", "top10"}:
+                return Features(found.p, found.margin)
+            top10 = self._readout.top(row) / np.float32(found.total) if "top10" in needs else None
+            return Features(found.p, found.margin, found.entropy, top10)
+        margin = self._margin(row, token) if "margin" in needs else 0.0
+        if not needs & {"p", "entropy", "top10"}:
+            return Features(0.0, margin)
+        tensor = self._softmax(self._tensor(row), 0)
+        p = float(tensor[token])
         if p >= sure or not needs & {"entropy", "top10"}:
             return Features(p, margin)
-        if tensor is None:
-            tensor = self._softmax(self._tensor(row), 0)
         entropy = self._entropy(row, tensor.numpy(), token) if "entropy" in needs else 0.0
         return Features(p, margin, entropy, self._top_ten(tensor) if "top10" in needs else None)
 
@@ -112,4 +109,4 @@ class FeatureReader:
 
     def _top_ten(self, probabilities: Any) -> np.ndarray:
         top = self._largest(probabilities, self._top)[0].numpy()
-        return top if len(top) == TOP else np.pad(top, (0, TOP - len(top)))
+        return np.pad(top, (0, self._more)) if self._more else top

@@ -19,7 +19,7 @@ import torch
 from . import Cpu, Function, compiled, find_openmp, load
 from .attention import SEEN, AttentionKernel, chains
 from .products import Product
-from .readout import Likeliest, Readout, readout
+from .readout import JUDGED, Reading, Readout, readout
 from .writer import LANES, Writer
 
 PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a block
@@ -58,7 +58,7 @@ class Pass(NamedTuple):
     states: tuple[torch.Tensor, ...]
     logits: torch.Tensor | None
     more: torch.Tensor | None
-    likeliest: Likeliest | None
+    likeliest: Reading | None
 
 
 class _Buffers(NamedTuple):
@@ -94,7 +94,7 @@ class CompiledLayers:
         self._n_layers, self._vocab = len(layers), vocab if head else 0
         self._kept: dict[int, _Buffers] = {}
         self._chains = chains(sizes[0])
-        self._token, self._judged = ctypes.c_int64(), (ctypes.c_float * 2)()
+        self._token, self._judged = ctypes.c_int64(), (ctypes.c_float * JUDGED)()
         self._found_at = ctypes.addressof(self._token), ctypes.addressof(self._judged)
         self._tables = (self._layers, *norms, *turns)
         self._tables_at = [table.data_ptr() for table in self._tables]
@@ -139,7 +139,7 @@ class CompiledLayers:
         work = n * self._work + n_logits * self._size
         self._run(*pointers, *numbers, *self._fixed, *ids, parts=n * self._size, work=work)
         kept = tuple(buffers.states[layer % (self._n_layers + 1)] for layer in kept_layers)
-        likeliest = Likeliest(self._token.value, *self._judged) if judged else None
+        likeliest = Reading(self._token.value, *self._judged) if judged else None
         return Pass(buffers.states[-1], kept, *self._logits_of(logits, last, n_more), likeliest)
 
     def _buffers(self, n: int) -> _Buffers:

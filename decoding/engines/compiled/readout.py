@@ -13,43 +13,62 @@ import numpy as np
 
 from ...cpu import imitated
 from . import Function, compiled, load
-from .writer import LANES, Writer
+from .writer import LANES, LOWEST, Writer
 
 _POINTERS = ("row", "found", "token")
 _FIELDS = (*_POINTERS, "n")
 _NOWHERE = 2**31 - 1
+JUDGED = len(("p", "margin", "mean", "total"))  # of a Reading
 
 
-class Likeliest(NamedTuple):
-    """Of one row of logits the index of the likeliest, the first of equals; its probability ``p``, and the ``margin``,
-    ln p - ln p(its strongest rival) in nats.
+TOP = 10  # numbers that policies may read
+
+
+class Reading(NamedTuple):
+    """Of a row of logits and a token, given by its index: the token's probability ``p``, and the ``margin``, ln p - ln
+    p(its strongest rival) in nats, inf without a rival. With each logit counted from the highest one: their mean by
+    probability, and the sum of their exponentials.
     """
 
-    choice: int
+    token: int
     p: float
     margin: float
+    mean: float
+    total: float
+
+    @property
+    def entropy(self) -> float:
+        """Of the distribution, in nats."""
+        return max(0.0, math.log(self.total) - self.mean)
 
 
 class Readout:
     """Of one token in a row [n] float32."""
 
-    def __init__(self, choose: Function, judge: Function) -> None:
+    def __init__(self, choose: Function, judge: Function, top: Function) -> None:
         self.functions = self._choose, self._judge = choose, judge
+        self._top = top
 
     def choose(self, row: np.ndarray) -> int:
-        """The first of the likeliest tokens of a row without NaN."""
+        """The first of the likeliest tokens of a row; of one without a highest number any."""
         row, token = np.ascontiguousarray(row), ctypes.c_int64()
         self._choose(_address(row), 0, ctypes.addressof(token), len(row))
         return token.value
 
-    def __call__(self, row: np.ndarray, token: int) -> tuple[float, float]:
-        """p(token) under softmax(row), and ln p(token) - ln p(its strongest rival) in nats, inf without a rival. The
-        row's token is masked for a moment.
-        """
-        row, found, of = np.ascontiguousarray(row), (ctypes.c_float * 2)(), ctypes.c_int64(token)
+    def __call__(self, row: np.ndarray, token: int) -> Reading:
+        """The row's token is masked for a moment."""
+        row, found, of = np.ascontiguousarray(row), (ctypes.c_float * JUDGED)(), ctypes.c_int64(token)
         self._judge(_address(row), ctypes.addressof(found), ctypes.addressof(of), len(row))
-        p, margin = found
-        return p, margin
+        return Reading(token, *found)
+
+    def top(self, row: np.ndarray) -> np.ndarray:
+        """The TOP largest numbers' exponentials, counted from the highest number, [TOP] float32, falling; 0 where the
+        row has fewer. The row is masked for a moment.
+        """
+        row, found, token = np.ascontiguousarray(row), np.empty(LANES, dtype=np.float32), ctypes.c_int64()
+        self._top(_address(row), _address(found), ctypes.addressof(token), len(row))
+        found[len(row) :] = 0.0
+        return found[:TOP]
 
 
 def _address(row: np.ndarray) -> int:
@@ -70,21 +89,24 @@ def _is_right(made: Readout) -> bool:
     """For rows that end within a vector, and for each token, likely or not."""
     row = (4 * np.random.default_rng(0).standard_normal(2 * LANES + 5)).astype(np.float32)
     p = np.exp(row) / np.exp(row).sum()
-    expected = [(p[token], row[token] - np.delete(row, token).max()) for token in range(len(row))]
+    mean, total = (p * (row - row.max())).sum(), np.exp(row - row.max()).sum()
+    expected = [(i, p[i], row[i] - np.delete(row, i).max(), mean, total) for i in range(len(row))]
     turned = [np.roll(row, by) for by in range(len(row))]
     first = all(made.choose(np.append(one, one)) == one.argmax() for one in turned)
-    return first and np.allclose([made(row, token) for token in range(len(row))], expected, rtol=1e-4)
+    top = np.allclose(made.top(row), np.exp(np.sort(row)[: -TOP - 1 : -1] - row.max()), rtol=1e-4)
+    return first and top and np.allclose([made(row, token) for token in range(len(row))], expected, rtol=1e-4)
 
 
 class ReadoutWriter(Writer):
-    """``choose`` finds the likeliest token of a row, ``judge`` its probability or another's. A row is read in whole
-    vectors, the last one from a copy that ends with the lowest numbers.
+    """``choose`` finds the likeliest token of a row, ``judge`` reads one, ``top`` takes the likeliest in turn. A row is
+    read in whole vectors, the last one from a copy that ends with the lowest numbers.
     """
 
     def __init__(self, triple: str) -> None:
         super().__init__(triple, shared=False)
         self._choose()
         self._judge()
+        self._top()
 
     def _begin(self, name: str) -> tuple[Any, dict[str, Any]]:
         b, given = self.entry(name, _FIELDS, _POINTERS)
@@ -121,10 +143,31 @@ class ReadoutWriter(Writer):
         b.store(self.ir.Constant(self.single, -math.inf), at)  # so that the highest is that of the others
         rival = self._highest(b)
         b.store(own, at)
-        total = self._sum_of_powers(b, b.select(b.fcmp_ordered(">", own, rival), own, rival))
-        power = b.extract_element(self._powers(b, self.everywhere(b, own)), self.int(0))
-        b.store(b.fdiv(power, total), given["found"])
-        b.store(b.fsub(own, rival), self.at(b, given["found"], self.long(1), self.single))
+        total, weighted = self._sums(b, b.select(b.fcmp_ordered(">", own, rival), own, rival))
+        power = b.extract_element(self.exp(b, self._below(b, self.everywhere(b, own))), self.int(0))
+        found = b.fdiv(power, total), b.fsub(own, rival), b.fdiv(weighted, total), total
+        for i, number in enumerate(found):
+            b.store(number, self.at(b, given["found"], self.long(i), self.single))
+        b.ret_void()
+
+    def _top(self) -> None:
+        b, given = self._begin("top")
+        fields, places = b.function.args[0], self.room(b, self.long, self.long(TOP), 8)
+        n = b.select(b.icmp_signed("<", self.end, self.long(TOP)), self.end, self.long(TOP))
+        self.put(b, self.constant(-math.inf), given["found"], self.long(0))
+        with self.loop(b, self.long(0), n, 1, []) as (i, _):
+            b.call(self.module.get_global("choose"), [fields])
+            place = b.load(given["token"], typ=self.long)
+            at = self.at(b, self.row, place, self.single)
+            b.store(b.load(at, typ=self.single), self.at(b, given["found"], i, self.single))
+            b.store(place, self.at(b, places, i, self.long))
+            b.store(self.ir.Constant(self.single, -math.inf), at)
+        with self.loop(b, self.long(0), n, 1, []) as (i, _):
+            place = b.load(self.at(b, places, i, self.long), typ=self.long)
+            b.store(self.number(b, given["found"], i), self.at(b, self.row, place, self.single))
+        self.highest = self.everywhere(b, b.load(given["found"], typ=self.single))
+        powers = self.exp(b, self._below(b, self.vector_at(b, given["found"], self.long(0))))
+        self.put(b, powers, given["found"], self.long(0))
         b.ret_void()
 
     def _copy_tail(self, b: Any) -> Any:
@@ -140,12 +183,22 @@ class ReadoutWriter(Writer):
             values[0] = b.select(b.fcmp_ordered(">", number, values[0]), number, values[0])
         return self.largest(b, found[0])
 
-    def _sum_of_powers(self, b: Any, highest: Any) -> Any:
+    def _sums(self, b: Any, highest: Any) -> tuple[Any, Any]:
+        """Of the exponentials of all numbers, counted from the ``highest``, and of these times the numbers."""
         self.highest = self.everywhere(b, highest)
-        sums = [self._powers(b, self._copy_tail(b))]
-        with self.loop(b, self.long(0), self.whole, LANES, sums) as (i, values):
-            values[0] = b.fadd(values[0], self._powers(b, self.vector_at(b, self.row, i)))
-        return self.sum_of(b, sums[0])
 
-    def _powers(self, b: Any, numbers: Any) -> Any:
-        return self.exp(b, b.fsub(numbers, self.highest))
+        def added(numbers: Any, total: Any, weighted: Any) -> list[Any]:
+            below = self._below(b, numbers)
+            powers = self.exp(b, below)
+            return [b.fadd(total, powers), b.call(self.fma, [powers, below, weighted])]
+
+        sums = added(self._copy_tail(b), self.zero, self.zero)
+        with self.loop(b, self.long(0), self.whole, LANES, sums) as (i, values):
+            values[:] = added(self.vector_at(b, self.row, i), *values)
+        total, weighted = (self.sum_of(b, one) for one in sums)
+        return total, weighted
+
+    def _below(self, b: Any, numbers: Any) -> Any:
+        """``numbers`` counted from the highest one, those far below from where the exponential is nearly 0."""
+        below, lowest = b.fsub(numbers, self.highest), self.constant(LOWEST)
+        return b.select(b.fcmp_ordered("<", below, lowest), lowest, below)

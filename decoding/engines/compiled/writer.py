@@ -10,7 +10,7 @@ LANES = 16  # of a vector, unless stated otherwise: two registers of AVX2, one o
 OPENMP = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")  # in a plain call 0, 1, and without effect
 _LOG2E = 1.4426950408889634
 _LN2 = 0.693359375, -2.12194440e-4  # high and low part, so that a multiple of the first is exact
-_LOWEST = -87.0  # whose exponential is still a normal number
+LOWEST = -87.0  # whose exponential is still a normal number
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)  # Cephes
 
 
@@ -161,7 +161,7 @@ class Writer:
     def exp(self, b: Any, x: Any) -> Any:
         """exp of numbers that are not positive, to about 1e-7: 2^n times a polynomial of the rest."""
         constant, lanes = self.constant, self.vector.count
-        x = b.select(b.fcmp_ordered("<", x, constant(_LOWEST)), constant(_LOWEST), x)
+        x = b.select(b.fcmp_ordered("<", x, constant(LOWEST)), constant(LOWEST), x)
         n = b.call(self.floor, [b.call(self.fma, [x, constant(_LOG2E), constant(0.5)])])
         rest = x
         for part in _LN2:
