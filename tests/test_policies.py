@@ -8,7 +8,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from decoding.lookahead.adaedl import FIRST, GAMMA, STEP, AdaEdl
@@ -105,12 +105,14 @@ def reader_of(vocab: int, compiled: bool, masked: bool = False) -> FeatureReader
 
 @pytest.mark.parametrize("compiled", [True, False])
 @given(st.integers(0, 10_000), st.integers(10, 300), st.floats(0.01, 60.0), st.booleans())
+@example(seed=0, vocab=10, scale=1.0, masked=True)  # fewer tokens than ten are left
 def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked):
     rng = np.random.default_rng(seed)
     row = (rng.normal(size=vocab) * scale).astype(np.float32)
     if masked:
         row[rng.permutation(vocab)[: vocab // 2]] = -np.inf
     token = int(row.argmax()) if not masked else int(rng.choice(np.flatnonzero(np.isfinite(row))))
+    before = row.copy()
     p, _, entropy, top10 = reader_of(vocab, compiled, masked).read(row, token, ALL)
     probabilities = softmax(row)
     positive = probabilities[probabilities > 0]
@@ -118,6 +120,7 @@ def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked)
     assert entropy == pytest.approx(float(-(positive * np.log(positive)).sum()), abs=1e-3)
     np.testing.assert_allclose(top10, np.sort(probabilities)[::-1][:10], rtol=1e-4, atol=1e-7)
     assert top10.dtype == np.float32
+    np.testing.assert_array_equal(row, before)
 
 
 def test_a_small_vocabulary_pads_the_top_ten():

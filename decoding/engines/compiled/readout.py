@@ -162,9 +162,13 @@ class ReadoutWriter(Writer):
             b.store(b.load(at, typ=self.single), self.at(b, given["found"], i, self.single))
             b.store(place, self.at(b, places, i, self.long))
             b.store(self.ir.Constant(self.single, -math.inf), at)
-        with self.loop(b, self.long(0), n, 1, []) as (i, _):
-            place = b.load(self.at(b, places, i, self.long), typ=self.long)
-            b.store(self.number(b, given["found"], i), self.at(b, self.row, place, self.single))
+        with self.loop(b, self.long(0), n, 1, []) as (
+            i,
+            _,
+        ):  # backwards: among the lowest numbers a place may come again
+            last = b.sub(b.sub(n, self.long(1)), i)
+            place = b.load(self.at(b, places, last, self.long), typ=self.long)
+            b.store(self.number(b, given["found"], last), self.at(b, self.row, place, self.single))
         self.highest = self.everywhere(b, b.load(given["found"], typ=self.single))
         powers = self.exp(b, self._below(b, self.vector_at(b, given["found"], self.long(0))))
         self.put(b, powers, given["found"], self.long(0))
