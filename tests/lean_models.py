@@ -1,5 +1,7 @@
 """Random models of all shapes that the lean engine runs, and the same models on both engines."""
 
+from collections.abc import Iterator
+
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
@@ -67,3 +69,14 @@ def general(hf_model) -> TransformersModel:
 
 def ids(n: int, seed: int = 1) -> list[int]:
     return torch.randint(0, VOCAB, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def on_threads(*numbers: int) -> Iterator[int]:
+    """These numbers of threads, one after another."""
+    before = torch.get_num_threads()
+    try:
+        for number in numbers:
+            torch.set_num_threads(number)
+            yield number
+    finally:
+        torch.set_num_threads(before)

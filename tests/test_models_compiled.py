@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import llvmlite.binding as llvm
@@ -25,7 +24,7 @@ from decoding.engines.formats.int8 import round_rows
 from decoding.engines.inputs import Branches
 from decoding.engines.linears import CompiledLinear
 from decoding.engines.projections import Projections
-from tests.lean_models import CONFIGS, ids, lean, random_model
+from tests.lean_models import CONFIGS, ids, lean, on_threads, random_model
 
 # A fault in what is compiled must not look like a CPU for which nothing is: only the CPU decides.
 compiled = pytest.mark.skipif(
@@ -43,17 +42,6 @@ HELD = {  # a weight as a format holds it
 
 def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def on_threads(*numbers: int) -> Iterator[int]:
-    """These numbers of threads, one after another."""
-    before = torch.get_num_threads()
-    try:
-        for number in numbers:
-            torch.set_num_threads(number)
-            yield number
-    finally:
-        torch.set_num_threads(before)
 
 
 def as_read(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -322,19 +310,21 @@ def test_of_equally_likely_tokens_the_first_is_chosen(numbers):
     assert readout.readout().choose(row * np.float32(np.nan)) == 0  # one, all the same
 
 
+def projections(weights: str) -> Projections:
+    """Of the states of three layers, 64 wide."""
+    shapes = {"fuse.weight": (64, 192), "scale": (192,), "centre": (192,)}
+    shapes |= {"own.weight": (64, 64), "own_scale": (64,), "own_centre": (64,)}
+    given = {name: random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    return Projections(given, 3, 64, torch.device("cpu"), torch.float32, find_format(weights))
+
+
 @compiled
 @pytest.mark.parametrize("weights", HELD)
 def test_what_is_made_of_hidden_states_in_one_call_is_made_step_by_step(weights):
-    width, layers = 64, 3
-    shapes = {"fuse.weight": (width, layers * width), "own.weight": (width, width), "own_scale": (width,)}
-    shapes |= {"scale": (layers * width,), "centre": (layers * width,), "own_centre": (width,)}
-    made = Projections(
-        {name: random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())},
-        layers, width, torch.device("cpu"), torch.float32, find_format(weights),
-    )  # fmt: skip
+    made = projections(weights)
     each = (
-        (made._joined_target, made._fused, random(9, layers, width, seed=7)),
-        (made._joined_own, made._owned, random(9, width, seed=8)),
+        (made._joined_target, made._fused, random(9, 3, 64, seed=7)),
+        (made._joined_own, made._owned, random(9, 64, seed=8)),
     )
     rounds = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2
     for _ in on_threads(1, 2, 7):
@@ -363,6 +353,14 @@ def test_layers_that_compute_something_else_are_not_used(anew, caplog):
     anew.setattr(LayersWriter, "_gate", lambda self, b, blocks: None)
     assert lean(random_model(CONFIGS["llama-joined"]))._joined is None
     assert "compiled layers are wrong" in caplog.text
+
+
+@compiled
+def test_projections_that_compute_something_else_are_not_used(anew, caplog):
+    anew.setattr(LayersWriter, "_project", lambda self: self.entry("project", [], [])[0].ret_void())
+    made = projections("float32")
+    assert made._joined_target is made._joined_own is None
+    assert "compiled projection is wrong" in caplog.text
 
 
 CPUS = {  # triple, LLVM's name, whether it is wide, and the multiply-adds that must be there

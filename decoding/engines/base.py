@@ -50,7 +50,7 @@ class CachedModel(Protocol):
     # Optional abilities of an engine, all absent by default.
     # Of a reduced head: the ids whose logits the last call gave, frequent ones and those of the text (text_tokens.py).
     head_ids: np.ndarray | None = None
-    likeliest: Reading | None = None  # of the last call, if it gave one row of a reduced head
+    likeliest: Reading | None = None  # of the last row of the last call, of a reduced head, if it has been read
     can_fork: bool = False  # fork() is there
     can_branch: bool = False  # extend() reads trees
     tied: bool = False  # embedding and head are one tensor

@@ -4,7 +4,8 @@ all that it does is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from .compiled.attention import attention_kernel
 from .compiled.layers import NORMS, PRODUCTS, CompiledLayers, CompiledProjection, layers_functions
 from .compiled.writer import LANES
 from .linears import CompiledLinear, FloatHead, Linear
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -68,14 +71,30 @@ def join_layers(
     return CompiledLayers(functions.run, layers, norms, turns, sizes, joined, 0 if last is None else last.n_out)
 
 
-def join_projection(linear: Linear, scale: torch.Tensor, parts: int) -> CompiledProjection | None:
-    """``scale``, ``parts``: as CompiledProjection takes them. None where the product is not compiled."""
+def join_projection(
+    linear: Linear, scale: torch.Tensor, parts: int, plain: Callable[[torch.Tensor], torch.Tensor]
+) -> CompiledProjection | None:
+    """``scale``, ``parts``: as CompiledProjection takes them. None where the product is not compiled, or where the call
+    computes something else than ``plain``.
+    """
     fields, attention = _fields_of(linear), attention_kernel()
     if fields is None or attention is None or scale.shape[-1] % LANES:
         return None
     assert isinstance(linear, CompiledLinear)
     functions = layers_functions(linear.kernel, attention)
-    return None if functions is None else CompiledProjection(functions.project, fields, linear.n_out, scale, parts)
+    if functions is None:
+        return None
+    made = CompiledProjection(functions.project, fields, linear.n_out, scale, parts)
+    x = torch.randn(2, *scale.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    if agree(made(x), plain(x)):
+        return made
+    log.warning("a compiled projection is wrong on this CPU, and not used")
+    return None
+
+
+def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether they are the same but for rounding."""
+    return bool((found - expected).norm() < 0.02 * expected.norm())
 
 
 def _fields_of(linear: Linear) -> tuple[int, ...] | None:

@@ -73,7 +73,7 @@ class FeatureReader:
             token: the draft's choice.
             needs: names of features; others may be missing.
             sure: entropy and top-10 are not computed for a token of at least this probability.
-            known: probability and margin of the token, if the engine has read them.
+            known: what the engine has read of this row and token, if it has.
         """
         if self._readout is not None:
             found = known or self._readout(row, token)

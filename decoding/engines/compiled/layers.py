@@ -133,7 +133,7 @@ class CompiledLayers:
             seen_at = paths[0].data_ptr(), paths[1].data_ptr()
         logits_at = logits.data_ptr()
         found = logits_at, more_at, logits_at + logits.itemsize * n_logits, *self._found_at
-        judged = self._vocab if judges and last == 1 else 0
+        judged = self._vocab if judges and last == 1 else 0  # so many logits, and those of ``more_rows``
         numbers = added is not None, judged, n, last, n_more, start
         pointers = *self._tables_at, table.data_ptr(), added_at, *buffers.pointers, *seen_at, *found
         work = n * self._work + n_logits * self._size
@@ -261,7 +261,7 @@ class LayersWriter(Writer):
                     self.put(b, self.vector_at(b, embedding, i), to, i)
 
     def _score(self, b: Any) -> None:
-        """Logits of the last rows; those of further rows of the head, of which this thread takes its part."""
+        """Logits of the last rows, and this thread's part of those of further rows of the head; then one is read."""
         given, size, last = self.given, self.given["size"], self.given["last"]
         hidden = self.at(b, given["hidden"], b.mul(b.sub(given["rows"], last), size), self.single)
         with b.if_then(b.icmp_signed("!=", given["head_blocks"], self.long(0))):

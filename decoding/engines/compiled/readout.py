@@ -17,10 +17,7 @@ from .writer import LANES, LOWEST, Writer
 
 _POINTERS = ("row", "found", "token")
 _FIELDS = (*_POINTERS, "n")
-_NOWHERE = 2**31 - 1
-JUDGED = len(("p", "margin", "mean", "total"))  # of a Reading
-
-
+_NOWHERE = 2**31 - 1  # beyond every place
 TOP = 10  # numbers that policies may read
 
 
@@ -40,6 +37,9 @@ class Reading(NamedTuple):
     def entropy(self) -> float:
         """Of the distribution, in nats."""
         return max(0.0, math.log(self.total) - self.mean)
+
+
+JUDGED = len(Reading._fields) - 1  # all but the token
 
 
 class Readout:
@@ -162,10 +162,8 @@ class ReadoutWriter(Writer):
             b.store(b.load(at, typ=self.single), self.at(b, given["found"], i, self.single))
             b.store(place, self.at(b, places, i, self.long))
             b.store(self.ir.Constant(self.single, -math.inf), at)
-        with self.loop(b, self.long(0), n, 1, []) as (
-            i,
-            _,
-        ):  # backwards: among the lowest numbers a place may come again
+        # Backwards: where all that is left is -inf, a place comes again, and its own number must be the last put back.
+        with self.loop(b, self.long(0), n, 1, []) as (i, _):
             last = b.sub(b.sub(n, self.long(1)), i)
             place = b.load(self.at(b, places, last, self.long), typ=self.long)
             b.store(self.number(b, given["found"], last), self.at(b, self.row, place, self.single))
