@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..records.text import counted
 from .results import STATIC_OPT, EvaluationResult, Figure
-from .table import Cell, Table, cell, percent_interval, times, with_intervals
+from .table import Cell, Column, Table, make_table, percent_interval, times
 
 COLUMNS = {
     "heuristic": "heuristic",
@@ -93,13 +94,8 @@ def _speedup_table(result: EvaluationResult) -> Table:
         "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
         "CNN-DM and Alpaca were not run here."
     )
-    setting = result.setting
-    here = f"{setting.pair} with {setting.draft}, {setting.machine.where}, greedy"
-    rows = [
-        [*names, Cell(row.setting if row else here), *cells]
-        for names, row, cells in _rows(result, COLUMNS, "speedup", times)
-    ]
-    return Table(TITLE, with_intervals(note, rows), ["data set", "source", "setting", *COLUMNS.values()], rows)
+    setting = Column("setting", lambda row: Cell(row.setting))
+    return _table(result, TITLE, note, list(COLUMNS), "speedup", times, [setting])
 
 
 def _ahead_table(result: EvaluationResult) -> Table:
@@ -107,29 +103,42 @@ def _ahead_table(result: EvaluationResult) -> Table:
         "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
         "from the published speedups."
     )
-    found = _rows(result, _COMPARED, "cut", percent_interval)
-    rows = [[*names, *cells] for names, _, cells in found]
-    columns = ["data set", "source", *(COLUMNS[name] for name in _COMPARED)]
-    return Table(AHEAD_TITLE, with_intervals(note, rows), columns, rows)
+    return _table(result, AHEAD_TITLE, note, _COMPARED, "cut", percent_interval)
 
 
-def _rows(
-    result: EvaluationResult, columns: Iterable[str], metric: str, show: Callable[[Figure], str]
-) -> Iterator[tuple[list[Cell], Published | None, list[Cell]]]:
-    """(data set and source, the paper's row, cells of ``columns``): for each data set the papers' rows, and then ours
-    on the clock, if any of the policies was timed, and simulated.
+class _Row(NamedTuple):
+    """The figures of a source, by column."""
+
+    source: str
+    setting: str
+    figures: dict[str, Figure | None]
+
+
+def _table(
+    result: EvaluationResult,
+    title: str,
+    note: str,
+    policies: Sequence[str],
+    metric: str,
+    show: Callable[[Figure], str],
+    more: Sequence[Column] = (),
+) -> Table:
+    """For each data set the papers' rows, and then ours on the clock, if any of the policies was timed, and simulated;
+    ``more``: columns between their source and the ``policies``.
     """
-
-    published, own = published_for(result), [_label(result, column) for column in columns]
+    setting, published, rows = result.setting, published_for(result), []
+    here = f"{setting.pair} with {setting.draft}, {setting.machine.where}, greedy"
+    own = {name: _label(result, name) for name in policies}
     for suite in dict.fromkeys(row.suite for row in published):
         for row in (row for row in published if row.suite == suite):
-            yield [Cell(suite), Cell(row.source)], row, [cell(row.find(metric, name), show) for name in columns]
+            rows.append((suite, _Row(row.source, row.setting, {name: row.find(metric, name) for name in policies})))
         for how, prefix in (("here, on the clock", "clock_"), ("here, simulated", "")):
-            if any(result.find(f"{prefix}speedup", label, suite) for label in own):
-                found = [result.find(f"{prefix}{metric}", label, suite) for label in own]
-                n = max((one.n or 0 for one in found if one), default=0)
-                names = [Cell(suite), Cell(f"{how}, {counted(n, 'prompt')}")]
-                yield names, None, [cell(one, show) for one in found]
+            if any(result.find(f"{prefix}speedup", label, suite) for label in own.values()):
+                found = {name: result.find(f"{prefix}{metric}", label, suite) for name, label in own.items()}
+                n = max((one.n or 0 for one in found.values() if one), default=0)
+                rows.append((suite, _Row(f"{how}, {counted(n, 'prompt')}", here, found)))
+    columns = [Column(COLUMNS[name], lambda row, name=name: row.figures[name], show) for name in policies]
+    return make_table(title, note, "data set", rows, [Column("source", lambda row: Cell(row.source)), *more, *columns])
 
 
 def _label(result: EvaluationResult, column: str) -> str:

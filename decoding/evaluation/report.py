@@ -21,6 +21,7 @@ from .results import (
     PERFECT_JUDGE,
     SHIPPED,
     STATIC_OPT,
+    Draft,
     EvaluationResult,
     Figure,
     Setting,
@@ -32,7 +33,6 @@ from .table import (
     Cell,
     Column,
     Table,
-    cell,
     make_table,
     milliseconds,
     percent_interval,
@@ -84,32 +84,31 @@ def _latency_table(result: EvaluationResult, prefix: str) -> Table:
     if prefix:
         title, how = "Latency and speedup on the clock", _clock_note(result)
 
-    def behind(label: str) -> Cell:
-        change = result.value(f"{prefix}latency_s", label) / oracle.value - 1 if oracle else None
-        return Cell() if change is None else Cell(signed(change), change)
+    def of(name: str) -> Callable[[str], Figure | None]:
+        return partial(result.find, f"{prefix}{name}")
 
-    def column(title: str, name: str, show: Callable[[Figure], str] | str, note: str = "") -> Column:
-        return Column(title, lambda label: cell(result.find(f"{prefix}{name}", label), show), note)
+    def behind(label: str) -> Figure | None:
+        return oracle and oracle._replace(value=result.value(f"{prefix}latency_s", label) / oracle.value - 1)
 
     columns = [
-        column("ms/token", "latency_s", milliseconds),
-        column("speedup", "speedup", times),
-        column("ahead of static-opt", "cut", percent_interval),
-        Column("behind oracle", behind),
-        column("timing", "noise", lambda one: f"\u00b1 {one.value:.1%}", _OF_TIMING),
-        column("over simulated", "over_simulated", percent_interval, _OF_SIMULATION),
+        Column("ms/token", of("latency_s"), milliseconds),
+        Column("speedup", of("speedup"), times),
+        Column("ahead of static-opt", of("cut"), percent_interval),
+        Column("behind oracle", behind, lambda one: signed(one.value)),
+        Column("timing", of("noise"), lambda one: f"\u00b1 {one.value:.1%}", _OF_TIMING),
+        Column("over simulated", of("over_simulated"), percent_interval, _OF_SIMULATION),
     ]
     note = f"{how}. Ahead: how far the latency is below static-opt's; behind: how far it is above the oracle's."
     return make_table(title, note, "policy", _named(result, [f"{prefix}latency_s"]), columns)
 
 
-def _named(result: EvaluationResult, metrics: Iterable[str], suites: Iterable[str] = (ALL,)) -> dict[str, str]:
-    """Label -> name of the policies that have any of the figures, with the lane behind a label that is none."""
-    return {
-        label: label if label == lane else f"{label} ({lane})"
+def _named(result: EvaluationResult, metrics: Iterable[str], suites: Iterable[str] = (ALL,)) -> list[tuple[str, str]]:
+    """(name, label) of the policies that have any of the figures; the name has the lane behind a label that is none."""
+    return [
+        (label if label == lane else f"{label} ({lane})", label)
         for label, lane in {ALWAYS_ACCEPT: ALWAYS_ACCEPT, **result.lanes}.items()
         if any(result.find(metric, label, suite) for metric in metrics for suite in suites)
-    }
+    ]
 
 
 def _clock_note(result: EvaluationResult) -> str:
@@ -124,12 +123,11 @@ def _clock_note(result: EvaluationResult) -> str:
 
 
 def _suite_table(result: EvaluationResult, prefix: str) -> Table:
-    def speedup_and_cut(label: str, suite: str) -> Cell:
-        cut = result.find(f"{prefix}cut", label, suite)
-        ahead = f" ({signed(cut.value)})" if cut else ""
-        return cell(result.find(f"{prefix}speedup", label, suite), lambda one: f"{one.value:.2f}×{ahead}")
+    def speedup(one: Figure) -> str:
+        cut = result.find(f"{prefix}cut", one.policy, one.suite)
+        return f"{one.value:.2f}×" + (f" ({signed(cut.value)})" if cut else "")
 
-    columns = [Column(suite, partial(speedup_and_cut, suite=suite)) for suite in result.suites]
+    columns = [Column(one, partial(result.find, f"{prefix}speedup", suite=one), speedup) for one in result.suites]
     how = "On the clock" if prefix else "Simulated"
     note = "Speedup over plain decoding; in brackets: how far the latency is below static-opt's."
     return make_table(f"{how}, by suite", note, "policy", _named(result, [f"{prefix}speedup"], result.suites), columns)
@@ -140,18 +138,16 @@ def _metric_table(result: EvaluationResult, title: str) -> Table:
     note, sentence = _NOTES[title]
     metrics = [metric for metric in METRICS if metric.table == title]
     names = _named(result, [metric.name for metric in metrics])
-    columns = [Column(one.title, partial(_metric_cell, result, one), one.note) for one in metrics]
+    columns = [
+        Column(one.title, partial(result.find, one.name), partial(_shown, result, one), one.note) for one in metrics
+    ]
     return make_table(title, note + sentence(result), "policy", names, columns)
 
 
-def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
-    beside = result.find(metric.beside, label) if metric.beside else None
-
-    def show(figure: Figure) -> str:
-        change = f" ({signed(figure.value / beside.value - 1)})" if beside else ""
-        return f"{metric.factor * figure.value:{metric.show}}{change}"
-
-    return cell(result.find(metric.name, label), show)
+def _shown(result: EvaluationResult, metric: Metric, figure: Figure) -> str:
+    beside = result.find(metric.beside, figure.policy) if metric.beside else None
+    change = f" ({signed(figure.value / beside.value - 1)})" if beside else ""
+    return f"{metric.factor * figure.value:{metric.show}}{change}"
 
 
 def _f1_sentence(result: EvaluationResult) -> str:
@@ -208,64 +204,51 @@ _NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table ->
 
 
 def _oracle_table(result: EvaluationResult) -> Table:
-    def column(title: str, metric: str, show: str) -> Column:
-        return Column(title, lambda suite: cell(result.find(metric, suite=suite), show))
+    def of(metric: str) -> Callable[[str], Figure | None]:
+        return lambda suite: result.find(metric, suite=suite)
 
     columns = [
-        column("match rate", "match_rate", ".1%"),
-        column("oracle SL, mean", "oracle_sl", ".1f"),
-        column("standard deviation", "oracle_sl_sd", ".1f"),
-        Column("iterations", lambda suite: _iterations(result.find("oracle_sl", suite=suite))),
+        Column("match rate", of("match_rate"), ".1%"),
+        Column("oracle SL, mean", of("oracle_sl"), ".1f"),
+        Column("standard deviation", of("oracle_sl_sd"), ".1f"),
+        Column("iterations", lambda suite: (one := of("oracle_sl")(suite)) and one._replace(value=one.n), ",.0f"),
     ]
-    suites = {suite: suite for suite in result.suites if result.find("oracle_sl", suite=suite)}
+    suites = [(suite, suite) for suite in result.suites if result.find("oracle_sl", suite=suite)]
     note = "How many guesses in a row hold before one fails."
     return make_table("The draft along the text", note, "suite", suites, columns)
-
-
-def _iterations(figure: Figure | None) -> Cell:
-    return Cell() if figure is None or figure.n is None else Cell(f"{figure.n:,}", figure.n)
 
 
 # -- the drafts ----------------------------------------------------------------------------------------
 
 
 def _drafts_table(result: EvaluationResult) -> Table:
-    drafts = {draft.name: draft for draft in result.drafts}
+    costs = result.setting.costs
 
-    def column(
-        title: str, metric: str, show: Callable[[Figure], str] | str, policy: Callable[[str], str] = lambda name: ""
-    ) -> Column:
-        return Column(title, lambda name: cell(result.find(metric, policy(name), draft=name), show))
+    def of(metric: str, draft: Draft, policy: str = "") -> Figure | None:
+        return result.find(metric, policy, draft=draft.name)
 
-    def parameters(name: str) -> Cell:
-        n = drafts[name].parameters
-        return Cell(f"{n / 1e6:.1f}M", n) if n else Cell()
+    def c(draft: Draft) -> Figure | Cell | None:
+        if not guesses_at_once(costs, draft.name):
+            return of("c", draft)
+        first = costs.first_step[draft.name]
+        return Cell(f"{first:.3f} at once", first)
 
-    def shape(name: str) -> Cell:
-        draft = drafts[name]
-        return Cell(f"{draft.layers} x {draft.hidden_size}", draft.layers) if draft.parameters else Cell()
-
-    def c(name: str) -> Cell:
-        costs = result.setting.costs
-        if not guesses_at_once(costs, name):
-            return cell(result.find("c", draft=name), ".3f")
-        return Cell(f"{costs.first_step[name]:.3f} at once", costs.first_step[name])
-
-    def break_even(name: str) -> Cell:
-        of_each = not guesses_at_once(result.setting.costs, name)
-        return cell(result.find("break_even_c", draft=name), ".2f") if of_each else Cell()
+    def with_model(draft: Draft, text: str, value: int) -> Cell:
+        return Cell(text, value) if draft.parameters else Cell()
 
     columns = [
-        Column("parameters", parameters),
-        Column("layers x width", shape),
-        Column("c", c),
-        column("match rate", "match_rate", ".1%"),
-        Column("best SL", lambda name: Cell(str(drafts[name].best_sl), drafts[name].best_sl)),
-        column("speedup at it", "speedup", times, lambda name: f"static:{drafts[name].best_sl}"),
-        Column("best policy", lambda name: Cell(drafts[name].best_lane)),
-        column("its speedup", "speedup", times, lambda name: drafts[name].best_policy),
-        column("p95 ms per token", "p95_token_s", milliseconds, lambda name: drafts[name].best_policy),
-        Column("break-even c", break_even),
+        Column("parameters", lambda one: with_model(one, f"{one.parameters / 1e6:.1f}M", one.parameters)),
+        Column("layers x width", lambda one: with_model(one, f"{one.layers} x {one.hidden_size}", one.layers)),
+        Column("c", c, ".3f"),
+        Column("match rate", partial(of, "match_rate"), ".1%"),
+        Column("best SL", lambda one: Cell(str(one.best_sl), one.best_sl)),
+        Column("speedup at it", lambda one: of("speedup", one, f"static:{one.best_sl}"), times),
+        Column("best policy", lambda one: Cell(one.best_lane)),
+        Column("its speedup", lambda one: of("speedup", one, one.best_policy), times),
+        Column("p95 ms per token", lambda one: of("p95_token_s", one, one.best_policy), milliseconds),
+        Column(
+            "break-even c", lambda one: None if guesses_at_once(costs, one.name) else of("break_even_c", one), ".2f"
+        ),
     ]
     note = (
         "c: time of a draft step / time of a target pass; at once: of all guesses of an iteration. Best SL and best "
@@ -273,18 +256,16 @@ def _drafts_table(result: EvaluationResult) -> Table:
         "prompts. Break-even c: above it no fixed SL gains, if what the first guess of an iteration costs beyond c "
         "grows with it."
     )
-    return make_table("The drafts", note, "draft", {name: name for name in drafts}, columns)
+    return make_table("The drafts", note, "draft", ((one.name, one) for one in result.drafts), columns)
 
 
 def _drafts_by_suite(result: EvaluationResult) -> Table:
-    best = {draft.name: draft.best_policy for draft in result.drafts}
+    def speedup(suite: str, draft: Draft) -> Figure | None:
+        return result.find("speedup", draft.best_policy, suite, draft.name)
 
-    def speedup(name: str, suite: str) -> Cell:
-        return cell(result.find("speedup", best[name], suite, name), ".2f")
-
-    columns = [Column(suite, partial(speedup, suite=suite)) for suite in result.suites]
+    columns = [Column(suite, partial(speedup, suite), ".2f") for suite in result.suites]
     note = "Each draft with its best policy."
-    return make_table("Speedup by suite", note, "draft", {name: name for name in best}, columns)
+    return make_table("Speedup by suite", note, "draft", ((one.name, one) for one in result.drafts), columns)
 
 
 # -- the whole report ----------------------------------------------------------------------------------

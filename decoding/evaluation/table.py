@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..records.text import markdown_table
 from .results import Figure
@@ -29,33 +29,33 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column after the first. ``note`` joins the table's; a column that has one is left out where it is empty."""
+    """A column after the first. ``of``: key of a row -> the figure, which ``show`` writes, or the whole cell. ``note``
+    joins the table's; a column that has one is left out where it is empty.
+    """
 
     title: str
-    cell: Callable[[str], Cell]  # key of a row -> its cell
+    of: Callable[[Any], Figure | Cell | None]
+    show: Callable[[Figure], str] | str = ""
     note: str = ""
 
 
-def make_table(title: str, note: str, first: str, names: Mapping[str, str], columns: Sequence[Column]) -> Table:
-    """One row per key of ``names``, which are the cells of the column ``first``."""
-    filled = [(column, [column.cell(key) for key in names]) for column in columns]
-    shown = [(column, cells) for column, cells in filled if not column.note or any(cell.text for cell in cells)]
-    rows = [[Cell(name), *cells] for name, *cells in zip(names.values(), *(cells for _, cells in shown), strict=True)]
+def make_table(title: str, note: str, first: str, rows: Iterable[tuple[str, Any]], columns: Sequence[Column]) -> Table:
+    """One row per (name, key); the names are the cells of the column ``first``."""
+    named = list(rows)
+    filled = [(column, [cell(column.of(key), column.show) for _, key in named]) for column in columns]
+    shown = [(column, cells) for column, cells in filled if not column.note or any(one.text for one in cells)]
+    whole = [[Cell(name), *cells] for (name, _), *cells in zip(named, *(cells for _, cells in shown), strict=True)]
     notes = [note, *(column.note for column, _ in shown if column.note)]
-    return Table(title, with_intervals(" ".join(notes), rows), [first, *(column.title for column, _ in shown)], rows)
+    if any(one.value is not None and " [" in one.text for row in whole for one in row):
+        notes.append("Square brackets: 95% bootstrap intervals over prompts.")
+    return Table(title, " ".join(notes), [first, *(column.title for column, _ in shown)], whole)
 
 
-def with_intervals(note: str, rows: Iterable[Sequence[Cell]]) -> str:
-    """``note``, and what the square brackets in ``rows`` are, if a number has any."""
-    bracketed = any(one.value is not None and " [" in one.text for row in rows for one in row)
-    return f"{note} Square brackets: 95% bootstrap intervals over prompts." if bracketed else note
-
-
-def cell(figure: Figure | None, show: Callable[[Figure], str] | str) -> Cell:
-    """The figure as ``show`` writes it (a function, or the format of its value); empty if there is none."""
-    if figure is None:
-        return Cell()
-    return Cell(f"{figure.value:{show}}" if isinstance(show, str) else show(figure), figure.value)
+def cell(found: Figure | Cell | None, show: Callable[[Figure], str] | str) -> Cell:
+    """A figure as ``show`` writes it (a function, or the format of its value); empty for None."""
+    if found is None or isinstance(found, Cell):
+        return found or Cell()
+    return Cell(f"{found.value:{show}}" if isinstance(show, str) else show(found), found.value)
 
 
 def times(figure: Figure) -> str:

@@ -6,8 +6,7 @@ The costs tried here keep all that was measured but v(n), of whose growth they l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..analysis.bootstrap import Bootstrap
 from ..analysis.whatif import with_costs
@@ -18,7 +17,7 @@ from ..records.trace import Costs
 from .choices import best_of, chain_candidates, is_tree, tuned_lanes
 from .results import ALL, EvaluationResult, Figure
 from .samples import Sample, replay_lane
-from .table import Cell, Column, Table, cell, make_table, percent_interval, times
+from .table import Cell, Column, Table, make_table, percent_interval, times
 
 FLAT = 16  # tokens up to which v(n) is 1 on a curve that grows as measured from there on
 GROWTHS = {  # the curves that are tried, by their names in the metrics
@@ -73,30 +72,26 @@ def trees_table(result: EvaluationResult) -> Table | None:
     best = {one.metric.partition("@")[2]: one for one in result.figures if one.metric.startswith("best_chain@")}
     if not best:
         return None
-    draft, costs = result.setting.draft, result.setting.costs
+    curves = {growth: grown(result.setting.costs, result.setting.draft, growth) for growth in best}
 
-    def v(growth: str, n: int) -> Cell:
-        value = grown(costs, draft, growth).verify(n)
-        return Cell(f"{value:.2f}", value)
+    def v(n: int) -> Column:
+        return Column(f"v({n})", lambda growth: Cell(f"{curves[growth].verify(n):.2f}", curves[growth].verify(n)))
 
-    def speedup(growth: str, label: str) -> Cell:
-        return cell(result.find(f"tree_speedup@{growth}", label), times)
-
-    def ahead(growth: str, label: str) -> Cell:
-        return cell(result.find(f"tree_cut@{growth}", label), percent_interval)
+    def of(metric: str, label: str) -> Callable[[str], Figure | None]:
+        return lambda growth: result.find(f"{metric}@{growth}", label)
 
     columns = [
-        *(Column(f"v({n})", partial(v, n=n)) for n in (6, 9, 17)),
+        *map(v, (6, 9, 17)),
         Column("best chain", lambda growth: Cell(best[growth].policy)),
-        Column("its speedup", lambda growth: cell(best[growth], times)),
+        Column("its speedup", best.get, times),
     ]
     for label in filter(is_tree, result.lanes):
-        columns.append(Column(label, partial(speedup, label=label)))
-        columns.append(Column("ahead of the best chain", partial(ahead, label=label)))
+        columns.append(Column(label, of("tree_speedup", label), times))
+        columns.append(Column("ahead of the best chain", of("tree_cut", label), percent_interval))
     note = (
         "Simulated on the test prompts at costs that were not measured: of v(n), the time of a target pass over n "
         "tokens, only a part of the growth is left, as on processors that verify several tokens in the time of one. "
         "All other costs are those measured here. At each of them validation chooses the best chain policy, with its "
         "number, and the best budget of a tree."
     )
-    return make_table(TITLE, note, "growth of v(n)", {name: GROWTHS[name] for name in best}, columns)
+    return make_table(TITLE, note, "growth of v(n)", ((GROWTHS[name], name) for name in best), columns)
