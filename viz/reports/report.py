@@ -68,6 +68,7 @@ class Report(ABC):
     command: ClassVar[str]  # that measures and ships it
     options: ClassVar[dict[str, Any]] = {}  # of the job
     of_drafts: ClassVar[bool] = False
+    questions: ClassVar[Sequence[tuple[str, Sequence[str], Sequence[str]]]] = ()
     second: EvaluationResult | None = None  # a further shipped result that the tab offers
 
     def __init__(self, result: EvaluationResult) -> None:
@@ -83,16 +84,14 @@ class Report(ABC):
         return title_of(self.result)
 
     @abstractmethod
-    def first(self) -> Section:
-        """The first section's title, sentences and code."""
-
-    @abstractmethod
     def drawings(self) -> list[Drawing]:
         """The figures."""
 
-    def tables(self) -> list[Table]:
-        """All tables, with lanes by the names that they have in the race."""
-        return with_names(tables_of(self.result))
+    @abstractmethod
+    def answers(self, tables: list[Table], drawings: dict[str, dict[str, Any]]) -> list[Section]:
+        """The sections with which the tab begins. What they show of the tables and of the drawings, by name, is taken
+        from there.
+        """
 
     def more(self, pair: PairDescription, folder: Path) -> list[Section]:
         """Sections from further shipped files in ``folder``."""
@@ -103,14 +102,16 @@ class Report(ABC):
         return []
 
     def sections(self) -> list[Section]:
-        """The main table and the figures first, then the other tables and how it was measured."""
-        first, tables = self.first(), self.tables()
-        first.tables, first.drawings = tables[:1], [drawing.to_dict() for drawing in self.drawings()]
-        more = [Section("More tables", tables=tables[1:], kind="folded")] if tables[1:] else []
-        return [first, *more, self.measured()]
-
-    def measured(self) -> Section:
-        return Section("How this was measured", setting_lines(self.result.setting), kind="folded")
+        """The answers, and then all else, folded: by question, what none asks for, and how it was measured."""
+        tables, drawings = with_names(tables_of(self.result)), {one.name: one.to_dict() for one in self.drawings()}
+        answers, folded = self.answers(tables, drawings), []
+        for title, wanted, names in self.questions:
+            drawn = [drawings.pop(name) for name in names if name in drawings]
+            folded.append(Section(title, [], [one for one in tables if one.title in wanted], drawn, kind="folded"))
+            tables = [one for one in tables if one.title not in wanted]
+        folded.append(Section("More tables", [], tables, list(drawings.values()), kind="folded"))
+        measured = Section("How this was measured", setting_lines(self.result.setting), kind="folded")
+        return [*answers, *(one for one in folded if one.tables or one.drawings), measured]
 
     def content(self, origin: str, **more: Any) -> dict[str, Any]:
         """The tab's content as plain JSON; ``origin`` begins the line on where the figures come from."""
@@ -134,11 +135,22 @@ class EvaluationReport(Report):
     job = "evaluate"
     intro = "Which policy is fastest on unseen prompts, and how certain is that?"
     command = "python -m decoding evaluate --suite all --split test --ship"
+    questions = QUESTIONS
 
     def drawings(self) -> list[Drawing]:
         return draw_evaluation(self.result)
 
-    def first(self) -> Section:
+    def answers(self, tables: list[Table], drawings: dict[str, dict[str, Any]]) -> list[Section]:
+        """The three answers, each with its figure."""
+        title, speedups = "Which policy is fastest, by how much, and how certain is that?", drawings.pop("eval-speedup")
+        answers = [Section(title, self._first(), drawings=[speedups], kind="answer")]
+        answers.append(_answer("How far should a fixed SL guess?", draw_static_sls(self.result)))
+        best = fastest(self.result, "as_it_is_s")  # losses are those of chains
+        if best and (losses := draw_losses(self.result, best)):
+            answers.append(_answer(f"What holds {lane_name(best)} back?", losses))
+        return answers
+
+    def _first(self) -> list[str]:
         """Sentences on the best usable policy and on foresight."""
         result, sentences = self.result, []
         simulated, clocked = prompts_of(result)
@@ -156,49 +168,28 @@ class EvaluationReport(Report):
                 f"An oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}{weighing}; it "
                 "cannot be used in practice."
             )
-        return Section("Which policy is fastest, by how much, and how certain is that?", sentences, kind="answer")
-
-    def sections(self) -> list[Section]:
-        """The three answers, each with its figure; then all else, folded, by question."""
-        best = fastest(self.result, "as_it_is_s")  # losses are those of chains
-        figures = {drawing.name: drawing for drawing in self.drawings()}
-        first = self.first()
-        first.drawings = [figures.pop("eval-speedup").to_dict()]
-        length = draw_static_sls(self.result)
-        answers = [first, _answer("How far should a fixed SL guess?", length)]
-        if best and (losses := draw_losses(self.result, best)):
-            answers.append(_answer(f"What holds {lane_name(best)} back?", losses))
-        tables, folded = self.tables(), []
-        for title, wanted, names in QUESTIONS:
-            own = [table for table in tables if table.title in wanted]
-            tables = [table for table in tables if table not in own]
-            drawn = [figures.pop(name).to_dict() for name in names if name in figures]
-            folded.append(Section(title, tables=own, drawings=drawn, kind="folded"))
-        if tables or figures:
-            rest = [drawing.to_dict() for drawing in figures.values()]
-            folded.append(Section("More tables", tables=tables, drawings=rest, kind="folded"))
-        return [*answers, *(one for one in folded if one.tables or one.drawings), self.measured()]
+        return sentences
 
     def more(self, pair: PairDescription, folder: Path) -> list[Section]:
         """The shipped figures on the papers' data sets, or what to do about them."""
-        title, path = PAPERS, folder / result_name(pair.name, papers=True)
+        path = folder / result_name(pair.name, papers=True)
         if not path.is_file():
             missing = (
                 "This pair has not been measured on HumanEval, GSM8K, MBPP and MT-Bench yet. In a terminal: python -m "
                 f"decoding suites fetch && python -m decoding evaluate --suite papers --pair {pair.name} --ship"
             )
-            return [Section(title, [missing], kind="folded")]
+            return [Section(PAPERS, [missing], kind="folded")]
         try:
             self.second = load_result(path)
         except UserError as error:  # the other figures are sound
-            return [Section(title, [str(error)], kind="folded")]
+            return [Section(PAPERS, [str(error)], kind="folded")]
         stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(self.second.setting, pair) else []
         own = [
             replace(table, title=f"{PAPERS}: {table.title[0].lower()}{table.title[1:]}")
             for table in speedup_tables(self.second)
         ]
         tables = with_names([*papers_tables(self.second), *own])
-        return [Section(title, [_origin(self.second), *stale], tables, kind="folded")]
+        return [Section(PAPERS, [_origin(self.second), *stale], tables, kind="folded")]
 
 
 def _answer(question: str, drawing: Drawing) -> Section:
@@ -250,10 +241,12 @@ class DraftsReport(Report):
     def drawings(self) -> list[Drawing]:
         return draw_drafts(self.result)
 
-    def first(self) -> Section:
-        advice = recommend(self.result)
+    def answers(self, tables: list[Table], drawings: dict[str, dict[str, Any]]) -> list[Section]:
+        """One, with the main table and all figures."""
+        advice, title = recommend(self.result), "Which draft and which SL are best here?"
         code = list(zip(advice.titles, (advice.transformers, advice.vllm)))
-        return Section("Which draft and which SL are best here?", list(advice.sentences), code=code)
+        drawn = [drawings.pop(name) for name in list(drawings)]
+        return [Section(title, advice.sentences, [tables.pop(0)], drawn, code)]
 
     def beside(self, folder: Path) -> list[str]:
         try:
