@@ -261,17 +261,14 @@ def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
     """Target and default draft, one token at context length ``context``; on CUDA also one of several
     draft steps that are planned and launched together."""
     target, draft = pair.target, pair.draft()
-    measured = [
-        (name, one, _pass_s(one, context, partial(one.extend, [1])))
-        for name, one in (("target", target), ("draft", draft))
-    ]
+    wanted = [("target", target, partial(target.extend, [1]), 1), ("draft", draft, partial(draft.extend, [1]), 1)]
     if isinstance(draft, CudaModel):
         planned = partial(draft.draft_planned, [1], TOGETHER, draft.vocab_size)
-        measured.append(("planned draft", draft, _pass_s(draft, context, planned, TOGETHER)))
-    found = []
-    for name, model, times in measured:
-        found.append(PassTime(name, 1e3 * median(times), floor_bytes(model, context) / bandwidth * 1e3))
-    return found
+        wanted.append(("planned draft", draft, planned, TOGETHER))
+    return [
+        PassTime(name, 1e3 * _pass_s(model, context, work, steps), floor_bytes(model, context) / bandwidth * 1e3)
+        for name, model, work, steps in wanted
+    ]
 
 
 def floor_bytes(model: CachedModel, context: int) -> int:
@@ -287,15 +284,15 @@ def floor_bytes(model: CachedModel, context: int) -> int:
     return int((parameters - head) * held.layer_bytes + head * head_bytes) + model.cache_bytes_per_token * context
 
 
-def _pass_s(model: CachedModel, context: int, work: Callable[[], Any], steps: int = 1) -> list[float]:
-    """Seconds of each of the ``steps`` that ``work`` takes together, at context length ``context``."""
+def _pass_s(model: CachedModel, context: int, work: Callable[[], Any], steps: int) -> float:
+    """Median seconds of each of the ``steps`` that ``work`` takes together, at context length ``context``."""
     text = [1] * min(context, model.max_length - steps - 1)
     model.prefill(text)
     times = []
     for _ in range(ROUNDS + 1):  # the first round records the graph
         times.append(_time(work, model.info.device) / steps)
         model.rewind(len(text))
-    return times[1:]
+    return median(times[1:])
 
 
 def _time(work, device: str) -> float:

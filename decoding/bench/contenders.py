@@ -155,8 +155,12 @@ class LlamaCppContender:
     name, threads = "llama.cpp", 1
 
     def __init__(self, file: Path, context: int) -> None:
-        """``context``: tokens of its cache. Raises UserError without the package, or if it cannot load ``file``."""
-        self._model = _load(file, context, self.threads)
+        """``context``: tokens of its cache. Raises UserError if it cannot load ``file``."""
+        options = {"n_threads": self.threads, "n_threads_batch": self.threads, "use_mmap": True, "verbose": False}
+        try:
+            self._model = importlib.import_module("llama_cpp").Llama(str(file), n_ctx=context, **options)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise UserError(f"llama.cpp cannot load {file.name} ({first_line(error)}).") from error
 
     def run(self, prompt: list[int], n: int) -> Reading:
         self._model.reset()  # otherwise it would keep the part of the cache that fits
@@ -175,14 +179,3 @@ def check_installed() -> None:
     """Raises UserError without llama-cpp-python."""
     if importlib.util.find_spec("llama_cpp") is None:
         raise UserError(MISSING)
-
-
-def _load(file: Path, context: int, threads: int) -> Any:
-    check_installed()
-    llama_cpp = importlib.import_module("llama_cpp")
-    try:
-        return llama_cpp.Llama(
-            str(file), n_ctx=context, n_threads=threads, n_threads_batch=threads, use_mmap=True, verbose=False
-        )
-    except (ValueError, RuntimeError, OSError) as error:
-        raise UserError(f"llama.cpp cannot load {file.name} ({first_line(error)}).") from error

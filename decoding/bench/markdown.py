@@ -10,6 +10,7 @@ from ..records.text import markdown_table
 
 ReportData = dict[str, Any]
 """A report of ``bench`` as plain data."""
+RATIO = "{median:.2f}× ({low:.2f} to {high:.2f})"
 SPEEDS = ("", "tokens/s", "range", "with prompt", "threads", "draft", "check", "policy", "rest")
 
 
@@ -26,7 +27,7 @@ def as_markdown(report: ReportData) -> str:
     if report["figures"]:
         parts.append(markdown_table(SPEEDS, map(_speed, report["figures"])))
     if report["ratios"]:
-        rows = ([f"{one['ours']} / {one['theirs']}", _spread(one["ratio"])] for one in report["ratios"])
+        rows = ([f"{one['ours']} / {one['theirs']}", RATIO.format(**one["ratio"])] for one in report["ratios"])
         parts.append(markdown_table(["ours / theirs", "ratio"], rows))
     lines = [
         f"- One {one['name']} pass takes {one['ms']:.3f} ms, {one['ms'] / one['floor_ms']:.2f} times its bytes' "
@@ -50,7 +51,3 @@ def _speed(figure: ReportData) -> list[str]:
         *(f"{share:.1%}" for share in shares or ()),
         *([""] * 4 if shares is None else ()),
     ]
-
-
-def _spread(ratio: ReportData) -> str:
-    return f"{ratio['median']:.2f}× ({ratio['low']:.2f} to {ratio['high']:.2f})"

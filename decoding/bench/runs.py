@@ -21,22 +21,18 @@ from .contenders import NOTE, LlamaCppContender, check_installed
 from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 
 
-def bench_all(pair: str, target: str, draft: str, work: Work) -> list[Report]:
-    """Reports against transformers: on the named pair; "": on all embedded ones, on CUDA also on the shaped pairs."""
-    work = replace(work, device=choose_device(work.device))
-    reports = [_bench_described(one, work) for one in _described(pair, target, draft)]
-    if work.device.startswith("cuda") and not (pair or target):
-        reports += [bench_shape(shape, work) for shape in SHAPES]
-    return reports
+def bench_all(pair: str, target: str, draft: str, work: Work, recorder: bool = False) -> list[Report]:
+    """Reports against transformers: on the named pair; "": on all embedded ones, on CUDA also on the shaped pairs.
 
-
-def bench_recording(pair: str, target: str, draft: str, work: Work) -> list[Report]:
-    """A report on what the recorder costs transformers' ``generate`` on the named pair ("": on all embedded ones)."""
-    work = replace(work, device=choose_device(work.device))
+    ``recorder``: of transformers' ``generate`` itself with and without the recorder, not on the shaped pairs.
+    """
+    work, measure = replace(work, device=choose_device(work.device)), bench_recorder if recorder else bench_pair
     reports = []
     for one in _described(pair, target, draft):
         loaded = _load(one, work)
-        reports.append(bench_recorder(loaded, *_transformers_models(one, work), _prompts(loaded, work), work))
+        reports.append(measure(loaded, *_transformers_models(one, work), _prompts(loaded, work), work))
+    if work.device.startswith("cuda") and not (pair or target or recorder):
+        reports += [bench_shape(shape, work) for shape in SHAPES]
     return reports
 
 
@@ -77,11 +73,6 @@ def _load(described: PairDescription, work: Work) -> Pair:
     if not draft:
         pair.default_draft = described.text_draft  # transformers runs no other
     return pair
-
-
-def _bench_described(described: PairDescription, work: Work) -> Report:
-    pair = _load(described, work)
-    return bench_pair(pair, *_transformers_models(described, work), _prompts(pair, work), work)
 
 
 def _plain(work: Work) -> str:

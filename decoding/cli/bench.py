@@ -64,16 +64,17 @@ def bench(
     """Tokens per second of our lanes and of another engine, interleaved: medians, ranges, ratios."""
     from ..bench.against import Work
     from ..bench.markdown import as_markdown
-    from ..bench.runs import bench_against_llamacpp, bench_all, bench_recording
+    from ..bench.runs import bench_against_llamacpp, bench_all
 
     if folder is not None:
         make_folder(folder)
     with progress_bar("Starting") as progress:
         work = Work(limit, repeats, max_new_tokens, device, dtype, os.cpu_count() or 1, compiled, progress)
-        run = {"transformers": bench_all, "llamacpp": bench_against_llamacpp, "recorder": bench_recording}[
-            against.value
-        ]
-        data = [asdict(report) for report in run(pair, target, draft, work)]
+        if against is Engine.llamacpp:
+            reports = bench_against_llamacpp(pair, target, draft, work)
+        else:
+            reports = bench_all(pair, target, draft, work, against is Engine.recorder)
+        data = [asdict(report) for report in reports]
     if folder is not None:
         _write(data, folder)
     if as_json:
