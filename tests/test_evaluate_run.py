@@ -2,7 +2,9 @@
 
 import gc
 import itertools
+import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,20 +42,13 @@ OPTIONS = EvaluationOptions(
 COSTS = make_costs(drafts=("small", "weak"))
 
 
-@pytest.fixture(autouse=True)
-def prompts(monkeypatch):
-    """Short prompts of two suites in place of the real ones."""
+@pytest.fixture(autouse=True, scope="module")
+def toys():
+    """Short prompts of two suites in place of the real ones, and costs that are equal in every test."""
 
     def load_suite(name, split, limit):
         suites = ("prose", "code") * 3
         return [Prompt(f"{split}-{n}", suites[n], split, f"{split} prompt {n}", "toy") for n in range(6)][:limit]
-
-    monkeypatch.setattr(stages, "load_suite", load_suite)
-
-
-@pytest.fixture(autouse=True)
-def quick_costs(monkeypatch):
-    """Costs are measured on one prompt only, and are equal in every test."""
 
     class Timer:
         def __init__(self, pair, drafts, prompt, context):
@@ -65,8 +60,27 @@ def quick_costs(monkeypatch):
         def costs(self):
             return make_costs(rise=0.02, draft_step=self.c, decision={})
 
-    monkeypatch.setattr(collect, "Timer", Timer)
-    monkeypatch.setattr(collect, "measure_decision", lambda prepared, lane, costs, n_tokens: 0.001)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "load_suite", load_suite)
+        patch.setattr(collect, "Timer", Timer)
+        patch.setattr(collect, "measure_decision", lambda prepared, lane, costs, n_tokens: 0.001)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(toys, tmp_path_factory):
+    """A whole evaluation: its folder, its steps, the lanes of each reading in their order, and its result."""
+    folder, orders, decode = tmp_path_factory.mktemp("whole"), [], slices.Slices.run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices.Slices, "run", lambda self, *of: (orders.append(of[1]), decode(self, *of))[1])
+        steps, result = run(folder)
+    return SimpleNamespace(folder=folder, steps=steps, orders=orders, result=result)
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+    """A copy of the folder of ``whole``."""
+    return shutil.copytree(whole.folder, tmp_path / "copy")
 
 
 def run(folder, options=OPTIONS, pair=None, cancel=lambda: False):
@@ -74,28 +88,21 @@ def run(folder, options=OPTIONS, pair=None, cancel=lambda: False):
     return steps[:-1], steps[-1]
 
 
-def test_measuring_costs_shows_how_far_it_is_and_ends_there_when_it_is_stopped(tmp_path):
-    steps, _ = run(tmp_path / "whole")
-    shares = [step.fraction for step in steps if "checks cost" in step.message]
+def test_measuring_costs_shows_how_far_it_is_and_ends_there_when_it_is_stopped(whole, tmp_path):
+    shares = [step.fraction for step in whole.steps if "checks cost" in step.message]
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] < 1.0
+    said = [step.message for step in whole.steps if "decisions cost" in step.message]
+    rounds = [f"prompt {number} of 3, heuristic" for number in (1, 2, 3)]
+    assert [line.partition(": ")[2] for line in said if "heuristic" in line] == rounds
+    assert len(set(said)) == len(said)
     seen = []
-    steps = open_evaluation(OPTIONS, ToyPair(agree=0.85), tmp_path / "part", lambda: len(seen) >= 2).run()
+    steps = open_evaluation(OPTIONS, ToyPair(agree=0.85), tmp_path, lambda: len(seen) >= 2).run()
     seen.extend(step.stage for step in steps)
     assert seen == ["costs", "costs"]
 
 
-def test_each_round_of_measuring_decisions_has_its_own_line(tmp_path):
-    steps, _ = run(tmp_path)
-    said = [step.message for step in steps if "decisions cost" in step.message]
-    rounds = [f"prompt {number} of 3, heuristic" for number in (1, 2, 3)]
-    assert [line.partition(": ")[2] for line in said if "heuristic" in line] == rounds
-    assert len(set(said)) == len(said)
-
-
-def test_an_evaluation_ends_with_its_result(tmp_path, monkeypatch):
-    orders, decode = [], slices.Slices.run
-    monkeypatch.setattr(slices.Slices, "run", lambda self, *of: (orders.append(of[1]), decode(self, *of))[1])
-    steps, result = run(tmp_path)
+def test_an_evaluation_ends_with_its_result(whole):
+    orders, steps, result = whole.orders, whole.steps, whole.result
     assert [order[0] for order in orders] == [orders[0][0], *orders[0][:4]], "none always comes first"
     assert isinstance(result, EvaluationResult) and all(isinstance(step, Progress) for step in steps)
     assert {step.stage for step in steps} == {"costs", "chains", "clock", "tables"}
@@ -163,26 +170,25 @@ def after(n: int):
     return lambda: next(asked) > n
 
 
-def test_a_stopped_evaluation_goes_on_from_where_it_was(tmp_path):
-    whole = run(tmp_path / "whole")[1]
-    steps = list(open_evaluation(OPTIONS, ToyPair(agree=0.85), tmp_path / "parts", after(150)).run())
+def test_a_stopped_evaluation_goes_on_from_where_it_was(whole, tmp_path):
+    steps = list(open_evaluation(OPTIONS, ToyPair(agree=0.85), tmp_path, after(150)).run())
     assert steps and all(isinstance(step, Progress) for step in steps)
-    _, *kept = (tmp_path / "parts" / "texts.jsonl").read_text().splitlines()
+    _, *kept = (tmp_path / "texts.jsonl").read_text().splitlines()
     assert 0 < len(kept) < 7
-    again, result = run(tmp_path / "parts")
+    again, result = run(tmp_path)
     repeated = [step for step in again if step.stage == "chains"]
     assert len(repeated) <= 7 - len(kept) + 1
-    assert _timeless(result) == _timeless(whole)
+    assert _timeless(result) == _timeless(whole.result)
 
 
-def test_readings_are_kept_for_each_set_of_lanes_and_a_lost_text_is_written_again(tmp_path):
-    whole = run(tmp_path)[1]
-    run(tmp_path, replace(OPTIONS, lanes=["static:3"]))
-    texts = tmp_path / "texts.jsonl"
+def test_readings_are_kept_for_each_set_of_lanes_and_a_lost_text_is_written_again(whole, copied):
+    run(copied, replace(OPTIONS, lanes=["static:3"]))
+    texts = copied / "texts.jsonl"
     texts.write_text(texts.read_text()[:-20] + '\n{"another": "line"}\n')
-    again, result = run(tmp_path)
-    assert _timeless(result) == _timeless(whole)
-    assert result.find("clock_speedup", "static:5") == whole.find("clock_speedup", "static:5")  # none was timed again
+    again, result = run(copied)
+    assert _timeless(result) == _timeless(whole.result)
+    before = whole.result.find("clock_speedup", "static:5")
+    assert result.find("clock_speedup", "static:5") == before  # none was timed again
     assert len([step for step in again if step.stage == "chains"]) == 1
 
 
@@ -191,19 +197,14 @@ def _timeless(result: EvaluationResult) -> list:
     return [result.lanes, [one for one in result.figures if not one.metric.startswith("clock_")]]
 
 
-def test_the_folder_of_another_evaluation_is_refused(tmp_path):
-    run(tmp_path)
+def test_the_folder_of_another_evaluation_or_of_prompts_that_have_changed_is_refused(copied, monkeypatch):
     with pytest.raises(UserError, match="contains other work .different max_new_tokens"):
-        run(tmp_path, replace(OPTIONS, max_new_tokens=30))
-
-
-def test_a_folder_whose_prompts_have_changed_is_refused(tmp_path, monkeypatch):
-    run(tmp_path)
+        run(copied, replace(OPTIONS, max_new_tokens=30))
     before = stages.load_suite
     written = lambda *which: [replace(one, prompt=f"{one.prompt}, but longer") for one in before(*which)]  # noqa: E731
     monkeypatch.setattr(stages, "load_suite", written)
     with pytest.raises(UserError, match="prompts have changed"):
-        run(tmp_path)
+        run(copied)
 
 
 def test_with_no_time_one_prompt_of_each_split_is_simulated_and_none_timed(tmp_path):

@@ -21,7 +21,7 @@ from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.records.events import guarded, new_id, numbered
 from decoding.records.run_file import to_plain
 from tests.commands import command
-from tests.test_evaluate_run import OPTIONS, _timeless, prompts, quick_costs, run  # noqa: F401
+from tests.test_evaluate_run import OPTIONS, _timeless, run, toys, whole  # noqa: F401
 from tests.toy import ToyPair
 
 
@@ -70,20 +70,15 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(spread, "MOST_PROMPTS", 1)
 
 
-def test_it_finds_what_one_machine_finds_and_names_the_machines(tmp_path):
-    alone = run(tmp_path / "alone")[1]
-    devices = Devices(2)
-    steps, result = spread_over(devices, tmp_path / "spread")
+def test_it_finds_what_one_machine_finds_and_names_the_machines(whole, tmp_path):  # noqa: F811
+    """And all lanes and repeats of a prompt run on one device."""
+    alone, devices = whole.result, Devices(2)
+    steps, result = spread_over(devices, tmp_path)
     assert isinstance(result, EvaluationResult) and all(0 <= step.fraction <= 1 for step in steps)
     assert _timeless(result) == _timeless(alone) and result.find("clock_texts_equal") == alone.find("clock_texts_equal")
     assert result.find("clock_speedup", "static:5").n == 2
     assert any("host 0 (1), host 1 (1)" in note for note in result.setting.notes)
     assert {device for device, part in devices.ran if part.stage == "chains"} == {0, 1}
-
-
-def test_all_lanes_and_repeats_of_a_prompt_run_on_one_device(tmp_path):
-    devices = Devices(2)
-    spread_over(devices, tmp_path)
     clocked = [(device, prompt) for device, part in devices.ran if part.stage == "clock" for prompt in part.prompts]
     assert max(Counter(prompt for _, prompt in clocked).values()) == 1 and len(clocked) == 2
     (clock,) = tmp_path.glob("clock-*.jsonl")
@@ -111,7 +106,7 @@ def test_replicas_with_other_models_are_refused_but_a_little_less_memory_is_no_o
         spread_over(devices, tmp_path / "other")
 
 
-def test_what_was_collected_before_a_replica_was_lost_is_kept(tmp_path):
+def test_what_was_collected_before_a_replica_was_lost_is_kept(whole, tmp_path):  # noqa: F811
     lost = []
 
     def lose(part: Part) -> None:
@@ -123,7 +118,7 @@ def test_what_was_collected_before_a_replica_was_lost_is_kept(tmp_path):
         spread_over(Devices(2, fail=lose), tmp_path)
     again = Devices(2)
     _, result = spread_over(again, tmp_path)
-    assert _timeless(result) == _timeless(run(tmp_path / "alone")[1])
+    assert _timeless(result) == _timeless(whole.result)
     assert 0 < [part.stage for _, part in again.ran].count("chains") < 7
 
 

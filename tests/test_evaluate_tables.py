@@ -85,11 +85,6 @@ def test_a_guess_costs_its_share_of_the_first_step_too():
     assert result.guess_cost(draft) == pytest.approx(result.value("c", draft=draft.name) + 0.3 / draft.best_sl)
 
 
-def test_an_interval_holds_95_percent():
-    found = Bootstrap(400).ratio([0, 1] * 200, [1] * 400)
-    assert found.high - found.low == pytest.approx(2 * 1.96 * 0.5 / 20, rel=0.06)
-
-
 def test_always_accept_has_the_match_rate_as_precision():
     samples = [*make_samples(6), sample("nnnn")]
     found = always_accept(samples)
@@ -108,28 +103,19 @@ def test_auc_of_scores_is_the_chance_that_a_right_guess_scores_higher():
 # -- intervals -----------------------------------------------------------------------------------------
 
 
-def test_a_ratio_of_proportional_sums_has_no_spread():
-    spent = np.array([1.0, 5.0, 2.0, 9.0])
-    found = Bootstrap(4).ratio(2 * spent, spent)
-    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
+def test_an_interval_holds_95_percent():
+    found = Bootstrap(400).ratio([0, 1] * 200, [1] * 400)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * 0.5 / 20, rel=0.06)
+    assert found.high - 0.5 == pytest.approx(0.5 - found.low, rel=0.1)
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says():
-    rng = np.random.default_rng(3)
-    covered = 0
-    for seed in range(200):
-        below = rng.uniform(1, 2, 40)
-        found = Bootstrap(40, draws=300, seed=seed).ratio(below * rng.normal(2.0, 0.4, 40), below)
-        covered += found.low <= 2.0 <= found.high
-    assert 0.88 <= covered / 200 <= 0.99
-
-
-def test_a_paired_cut_is_narrower_than_its_parts():
+def test_paired_figures_are_narrower_than_their_parts():
     rng = np.random.default_rng(0)
     theirs = rng.uniform(1, 20, 60)
     ours = theirs * rng.normal(0.9, 0.01, 60)
     found = Bootstrap(60).cut(ours, theirs)
     assert found.value == pytest.approx(0.1, abs=0.01) and found.high - found.low < 0.02
+    assert Bootstrap(60).ratio(2 * theirs, theirs) == pytest.approx((2.0, 2.0, 2.0))
 
 
 # -- tables --------------------------------------------------------------------------------------------
@@ -323,14 +309,6 @@ def test_models_of_ones_own_are_advised_by_a_folder_to_fill_in():
     found.setting = replace(found.setting, target="mine")
     text = markdown(found)
     assert "vllm serve FOLDER/mine --" in text and "assistant_model" in text
-
-
-@pytest.mark.parametrize("make", [make_drafts, make_evaluation])
-def test_reports_hold_every_policy_and_whole_tables(make):
-    result = make()
-    text = markdown(result)
-    assert all(f"| {label}" in text for label in result.lanes)
-    assert all(len(row) == len(table.columns) for table in tables_of(result) for row in table.rows)
 
 
 def test_hostile_cells_stay_in_their_cells():

@@ -13,7 +13,7 @@ import pytest
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.options import options_from_dict
-from decoding.evaluation.report import markdown
+from decoding.evaluation.report import markdown, tables_of
 from decoding.evaluation.results import EvaluationResult, result_from_dict, save_result
 from decoding.evaluation.table import Cell, Table
 from decoding.records.events import Event
@@ -49,7 +49,7 @@ def tab(tmp_path):
 
 def test_the_evaluation_s_sentences_are_its_figures():
     result = make_evaluation()
-    few, best, oracle = EvaluationReport(result).first().sentences
+    few, best, oracle = EvaluationReport(result).sections()[0].sentences
     usable = [label for label in result.lanes if label not in ("autoregressive", "oracle", "oracle:best")]
     fastest = max(usable, key=lambda label: result.value("speedup", label))
     assert f"{lane_name(fastest)}: {result.value('speedup', fastest):.2f} times as fast as plain decoding" in best
@@ -103,7 +103,7 @@ def test_the_evaluation_begins_with_three_answers_and_shows_all_else_folded():
     shown = {drawing["name"] for section in sections for drawing in section["drawings"]}
     assert shown == {drawing.name for drawing in report.drawings()} | {"eval-static", "eval-losses"}
     tables = sorted(table["title"] for section in sections for table in section["tables"])
-    assert tables == sorted(table.title for table in report.tables())
+    assert tables == sorted(table.title for table in tables_of(result))
     without = [one for one in result.figures if (one.policy, one.metric) != (best, "as_it_is_s")]  # as of a tree
     third = EvaluationReport(replace(result, figures=without)).content("")["sections"][2]
     assert third["title"].startswith("What holds ") and third["title"] != losses["title"]

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ..backends.jobs import FittedJobs, Jobs
 from ..errors import UserError, explained
+from ..lookahead.lanes import expand_lanes
 from ..records.events import Event, guarded, new_id, numbered
 from ..records.generate import NOT_AGAIN, is_recorded
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
@@ -59,7 +60,7 @@ def compare(
     jobs = None
     if again is None:
         settings["prompt"] = _read_prompt(settings["prompt"], prompt_file)
-        settings["lanes"] = _lane_texts(settings["lanes"])
+        settings["lanes"] = [lane.text for lane in expand_lanes(settings["lanes"])]
         settings["picture"] = _picture(settings["picture"], image)
         request = request_from_dict(settings)
     elif settings["prompt"] or prompt_file is not None:
@@ -155,12 +156,6 @@ def _read_prompt(prompt: str, file: Path | None) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"The prompt file {file} is not UTF-8 text: save it as UTF-8.") from error
-
-
-def _lane_texts(lanes: str) -> list[str]:
-    from ..lookahead.lanes import expand_lanes
-
-    return [lane.text for lane in expand_lanes(lanes)]
 
 
 def _show(run: Run, as_json: bool) -> None:

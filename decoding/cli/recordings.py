@@ -43,7 +43,11 @@ def recordings(
         raise UserError("Recordings need a pair whose weights are in models/: train one, or name one with --pair.")
     chosen = _choose(prompts, only)
     if check:
-        raise typer.Exit(_check(folder, chosen, described, all_there))
+        stale = stale_recordings(folder, chosen, described, all_there)
+        for sentence in stale:
+            out.print(Text(sentence))
+        out.print(f"{len(stale)} of {len(chosen)} recordings are stale." if stale else "All recordings are fresh.")
+        raise typer.Exit(1 if stale else 0)
     make_folder(folder)
     _check_others(folder, chosen, described)
     with cancel_on_interrupt() as cancel:
@@ -61,14 +65,6 @@ def _check_others(folder: Path, prompts: list[Prompt], pair: PairDescription) ->
     if others:
         names = ", ".join(sorted(others))
         raise UserError(f"{folder} has these prompts' recordings of {names}: name another --folder.")
-
-
-def _check(folder: Path, prompts: list[Prompt], pair: PairDescription, all_there: list[Prompt]) -> int:
-    stale = stale_recordings(folder, prompts, pair, all_there)
-    for sentence in stale:
-        out.print(Text(sentence))
-    out.print(f"{len(stale)} of {len(prompts)} recordings are stale." if stale else "All recordings are fresh.")
-    return 1 if stale else 0
 
 
 def _choose(prompts: list[Prompt], only: list[str] | None) -> list[Prompt]:

@@ -52,7 +52,8 @@ def serve(
     if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1 or not max_minutes > 0:
         raise UserError("Nothing could run under these limits: --max-waiting is 0 or more, the others above 0.")
     grant = Grant(max_prompt_chars, max_new_tokens, max_total_tokens, long_jobs, 60 * max_minutes)
-    front_ends = f"Front ends: python app.py --backend {url_of(_reachable(host), port)}"
+    reachable = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    front_ends = f"Front ends: python app.py --backend {url_of(reachable, port)}"
     if ray:
         options: dict[str, Any] = dict(grant=asdict(grant), max_waiting=max_waiting, token=token, any_model=any_model)
         number = {"replicas": check_replicas(replicas), "most": most_replicas, "gpus": gpus_per_replica}
@@ -150,7 +151,3 @@ def check_address(host: str, port: int) -> None:
 def url_of(host: str, port: int) -> str:
     """The address of a server there; an IPv6 address stands in brackets."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _reachable(host: str) -> str:
-    return socket.gethostname() if host in ("0.0.0.0", "::") else host

@@ -12,7 +12,6 @@ from ..analysis.whatif import guesses_at_once
 from ..files import safe_name
 from ..lookahead.spec import all_specs
 from ..records.text import counted
-from ..records.trace import Costs
 from .advice import Recommendation, recommend
 from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric
 from .options import EvaluationOptions
@@ -277,6 +276,8 @@ def setting_lines(setting: Setting) -> list[str]:
     """The setting of the evaluation, in sentences."""
     costs = setting.costs
     drafts = ", ".join(f"{name} {c:.3f}" for name, c in costs.draft_step.items())
+    first = ", ".join(f"{name} {value:.3f}" for name, value in costs.first_step.items() if value >= 0.0005)
+    first = f"; additional cost of the first draft step of an iteration: {first}" if first else ""
     in_dtype = f" in {setting.draft_dtype}" if setting.draft_dtype else ""
     return [
         f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft}{in_dtype}, "
@@ -285,15 +286,10 @@ def setting_lines(setting: Setting) -> list[str]:
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; all choices were made on "
         f"{counted(setting.validation_prompts, 'validation prompt')}.",
         f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.verify(6):.2f} and over 21 "
-        f"{costs.verify(21):.2f} times that; c: {drafts}{_first_steps(costs)}; loop {costs.overhead:.3f}.",
+        f"{costs.verify(21):.2f} times that; c: {drafts}{first}; loop {costs.overhead:.3f}.",
         *_decision_lines(setting),
         *setting.notes,
     ]
-
-
-def _first_steps(costs: Costs) -> str:
-    first = ", ".join(f"{name} {value:.3f}" for name, value in costs.first_step.items() if value >= 0.0005)
-    return f"; additional cost of the first draft step of an iteration: {first}" if first else ""
 
 
 def _decision_lines(setting: Setting) -> list[str]:

@@ -318,7 +318,7 @@ def draw_histogram(result: EvaluationResult) -> Drawing:
     shares = [sum(n for sl, n in found.items() if low <= sl <= high) / iterations for low, high in BINS]
     figure = go.Figure(
         go.Bar(
-            x=[_bin_name(low, high) for low, high in BINS],
+            x=[f"{low}" if low == high else f"{low}+" if high > 4000 else f"{low}–{high}" for low, high in BINS],
             y=[100 * share for share in shares],
             marker={"color": family("oracle")[0], "opacity": 0.7},
             hovertemplate="%{x} in a row: %{y:.1f}% of the iterations<extra></extra>",
@@ -331,10 +331,6 @@ def draw_histogram(result: EvaluationResult) -> Drawing:
         f"deviation): in {shares[0]:.0%} of the iterations no guess holds. No fixed SL fits all of them."
     )
     return Drawing("eval-histogram", "How many guesses in a row hold", sentence, figure, 300)
-
-
-def _bin_name(low: int, high: int) -> str:
-    return f"{low}" if low == high else f"{low}+" if high > 4000 else f"{low}–{high}"
 
 
 def draw_course(result: EvaluationResult) -> Drawing:
