@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
     return Recommendation(
         draft=best.name,
         lane=best.best_lane,
-        sentences=[*sentences, *([_whole(folder)] if folder and not _is_whole(folder) else [])],
+        sentences=[*sentences, *(_of_lacking(folder) if folder else ())],
         titles=settings_titles(theirs, lane),
         transformers=transformers_settings(theirs, lane, source, target),
         vllm=vllm_settings(theirs, source, target),
@@ -208,17 +208,14 @@ def _unpacked_draft(folder: Path, record: GgufRecord | None) -> Path | None:
     return whole if whole.is_dir() else None
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether transformers can load ``folder``: a draft's own weights alone have another name."""
-    return any(folder.glob("model*.safetensors"))
-
-
-def _whole(folder: Path) -> str:
-    return (
-        f"{_shown(folder)} lacks the weights that the draft shares with its target. Once the pair has run, the whole "
-        f"model is in ~/.cache/speculoscope/models/{folder.name}-..., or in $SPECULOSCOPE_CACHE/models: give other "
-        "engines that path."
-    )
+def _of_lacking(folder: Path) -> Iterator[str]:
+    """A sentence if transformers cannot load ``folder``: a draft's own weights alone have another name."""
+    if not any(folder.glob("model*.safetensors")):
+        yield (
+            f"{_shown(folder)} lacks the weights that the draft shares with its target. Once the pair has run, the "
+            f"whole model is in ~/.cache/speculoscope/models/{folder.name}-..., or in $SPECULOSCOPE_CACHE/models: "
+            "give other engines that path."
+        )
 
 
 def _shown(folder: Path) -> str:

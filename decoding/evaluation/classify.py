@@ -49,11 +49,8 @@ def auc_of(policy: str, samples: Sequence[Sample]) -> float | None:
     """Area under the ROC curve of the policy's score along the texts; None if it has no score."""
     from sklearn.metrics import roc_auc_score
 
-    scores = [score for sample in samples for score in _scores(policy, sample)]
-    truth = [held for sample in samples for held in _truth(sample)]
-    if len(scores) != len(truth) or len(set(truth)) < 2:
-        return None
-    return float(roc_auc_score(truth, scores))
+    truth, scores = _scored(policy, samples)
+    return float(roc_auc_score(truth, scores)) if scores and len(set(truth)) == 2 else None
 
 
 def best_f1(samples: Sequence[Sample]) -> dict[str, float]:
@@ -63,13 +60,12 @@ def best_f1(samples: Sequence[Sample]) -> dict[str, float]:
     """
     from sklearn.metrics import precision_recall_curve
 
-    truth = [held for sample in samples for held in _truth(sample)]
     found = {}
     for policy, spec in all_specs().items():
         if spec.score is None or not _judges_last(spec) or not spec.score.fixed:  # a moving threshold has no single F1
             continue
-        scores = [score for sample in samples for score in _scores(policy, sample)]
-        if len(scores) == len(truth) and any(truth):
+        truth, scores = _scored(policy, samples)
+        if scores and any(truth):
             precision, recall, _ = precision_recall_curve(truth, scores)
             found[policy] = float((2 * precision * recall / (precision + recall).clip(min=1e-12)).max())
     return found
@@ -79,8 +75,11 @@ def _truth(sample: Sample) -> list[bool]:
     return [guess == token for guess, token in zip(sample.chain.along.choice, sample.chain.target)]
 
 
-def _scores(policy: str, sample: Sample) -> Sequence[float]:
-    return all_specs()[policy].scores_along(sample.chain.along)
+def _scored(policy: str, samples: Sequence[Sample]) -> tuple[list[bool], list[float]]:
+    """Whether the guess holds at each position of the texts, and the policy's score there; [] if it has none."""
+    truth = [held for sample in samples for held in _truth(sample)]
+    scores = [score for sample in samples for score in all_specs()[policy].scores_along(sample.chain.along)]
+    return truth, scores if len(scores) == len(truth) else []
 
 
 def _judges_last(spec: PolicySpec) -> bool:

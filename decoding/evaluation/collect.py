@@ -69,7 +69,7 @@ class Collector:
         cancel: Callable[[], bool],
         trees: bool = False,
     ) -> None:
-        """``trees``: how trees grow along the texts is collected, too."""
+        """``prompts``: all leave room for a text. ``trees``: how trees grow along the texts is collected, too."""
         self.pair = pair
         self.drafts = list(drafts)
         self._tracks = [*self.drafts, *(f"{TREES}{draft}" for draft in self.drafts if trees)]  # what has a file
@@ -81,13 +81,15 @@ class Collector:
             "engine": f"{pair.target.info.engine} {pair.target.info.dtype} {pair.target.info.device}",
             "max_new_tokens": max_new_tokens,
         }
-        self.prompts = self._usable(prompts)
-        self._base = _prepare_all(pair, self.drafts, self.prompts[0], max_new_tokens)
+        self._prompts = prompts
+        request = CompareRequest(prompts[0].prompt, ["autoregressive"], max_new_tokens, picture=prompts[0].picture)
+        heads = {draft: load_heads_of(pair, draft) for draft in drafts}
+        self._base = replace(prepare(request, pair), rule=Greedy(shared_vocabulary(pair, self.drafts)), heads=heads)
         self._kept = KeptTexts(pair, max_new_tokens)
         self.files: dict[str, Lines] = {}
         texts = self._file("texts", "refuse").records
         self._by_prompt = {record["prompt"]: record for record in texts if record.keys() >= _TEXT}
-        for prompt in self.prompts:  # texts of earlier versions do not say of what they are
+        for prompt in prompts:  # texts of earlier versions do not say of what they are
             if self._by_prompt.get(prompt.id, {}).get("of") not in (None, _digest(prompt)):
                 raise UserError(f"The suite's prompts have changed since {folder} was begun: choose another folder.")
         self.costs: Costs
@@ -189,7 +191,7 @@ class Collector:
 
     def _spread(self, n: int) -> list[Prompt]:
         """``n`` prompts, short and long ones."""
-        by_length = sorted(self.prompts, key=lambda one: len(one.prompt))
+        by_length = sorted(self._prompts, key=lambda one: len(one.prompt))
         return [by_length[(2 * index + 1) * len(by_length) // (2 * n)] for index in range(n)]
 
     def _decisions(self, lanes: Sequence[str], costs: Costs) -> Generator[Progress, None, dict[str, float]]:
@@ -223,7 +225,8 @@ class Collector:
         A reading is one prompt with all lanes, which take turns (see :mod:`.slices`) in an order that rotates from one
         to the next, so that no lane always follows the same one. Existing readings are not repeated.
         """
-        lines, slices = self._clock_file(lanes, name), Slices(self.pair, self.costs, self._cancel)
+        lines = self._readings_file(name, lanes=list(lanes))
+        slices = Slices(self.pair, self.costs, self._cancel)
         done = {(record["prompt"], record["repeat"]) for record in lines.records}
         wanted = [(prompt, repeat) for repeat in range(repeats) for prompt in prompts]
         out_of_time, warm = deadline(minutes), False
@@ -260,14 +263,11 @@ class Collector:
 
     def readings(self, lanes: Sequence[str], name: str) -> list[dict[str, Any]]:
         """The readings of :meth:`clock` so far: {prompt, repeat, lanes: {lane: timing}}."""
-        return self._clock_file(lanes, name).records
-
-    def _clock_file(self, lanes: Sequence[str], name: str) -> Lines:
-        return self._readings_file(name, lanes=list(lanes))
+        return self._readings_file(name, lanes=list(lanes)).records
 
     def _readings_file(self, name: str, **key: Any) -> Lines:
         """The file ``name`` of these drafts, policies and ``key``. Each has its own: readings took minutes."""
-        key |= {"drafts": self._models(), "heads": self._digests}
+        key |= {"drafts": {draft: self._model(draft) for draft in sorted(self.drafts)}, "heads": self._digests}
         return self._file(f"{name}-{digest_of(json.dumps({**self._key, **key}).encode())}", **key)
 
     # -- odds and ends
@@ -287,18 +287,6 @@ class Collector:
         check_vocabulary(self._base.rule.vocab_size, encoded, limits)
         return replace(self._base, request=request, prompt=encoded, limits=limits)
 
-    def _usable(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """The prompts that leave room for a text in the context. Raises UserError if none does."""
-        room = self.pair.target.max_length - self._key["max_new_tokens"]
-        fitting = [
-            prompt
-            for prompt in prompts
-            if 0 < len(self.pair.encode_prompt(prompt.prompt, picture=prompt.picture)) <= room
-        ]
-        if not fitting:
-            raise UserError("No prompt leaves room for the new tokens in this target's context: ask for fewer tokens.")
-        return fitting
-
     def _records(self, track: str) -> dict[str, dict[str, Any]]:
         """What was collected, by prompt."""
         return {record["prompt"]: record for record in self._lines(track).records}
@@ -314,11 +302,8 @@ class Collector:
             self.files[name] = Lines(self._folder / f"{name}.jsonl", {**self._key, **key}, stale)
         return self.files[name]
 
-    def _models(self) -> dict[str, list[str]]:
-        """What was timed and replayed under each draft's name."""
-        return {draft: self._model(draft) for draft in sorted(self.drafts)}
-
     def _model(self, draft: str) -> list[str]:
+        """What was timed and replayed under the draft's name."""
         if draft in MODEL_FREE:
             return []
         info = self.pair.draft(draft).info
@@ -344,14 +329,6 @@ def _read(adapter: TypeAdapter[T], data: Any) -> T:
         return adapter.validate_json(json.dumps(data))  # as JSON its keys may be text, and numbers must be numbers
     except (ValidationError, TypeError, ValueError) as error:
         raise UserError("A record is damaged: delete the evaluation's folder and start over.") from error
-
-
-def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_tokens: int) -> Prepared:
-    request = CompareRequest(
-        prompt=prompt.prompt, lanes=["autoregressive"], max_new_tokens=max_new_tokens, picture=prompt.picture
-    )
-    rule = Greedy(shared_vocabulary(pair, list(drafts)))
-    return replace(prepare(request, pair), rule=rule, heads={draft: load_heads_of(pair, draft) for draft in drafts})
 
 
 def deadline(minutes: float | None) -> Callable[[], bool]:

@@ -137,8 +137,12 @@ def _table(
                 found = {name: result.find(f"{prefix}{metric}", label, suite) for name, label in own.items()}
                 n = max((one.n or 0 for one in found.values() if one), default=0)
                 rows.append((suite, _Row(f"{how}, {counted(n, 'prompt')}", here, found)))
-    columns = [Column(COLUMNS[name], lambda row, name=name: row.figures[name], show) for name in policies]
-    return make_table(title, note, "data set", rows, [Column("source", lambda row: Cell(row.source)), *more, *columns])
+
+    def column(name: str) -> Column:
+        return Column(COLUMNS[name], lambda row: row.figures[name], show)
+
+    columns = [Column("source", lambda row: Cell(row.source)), *more, *map(column, policies)]
+    return make_table(title, note, "data set", rows, columns)
 
 
 def _label(result: EvaluationResult, column: str) -> str:

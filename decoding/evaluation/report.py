@@ -208,11 +208,15 @@ def _oracle_table(result: EvaluationResult) -> Table:
     def of(metric: str) -> Callable[[str], Figure | None]:
         return lambda suite: result.find(metric, suite=suite)
 
+    def iterations(suite: str) -> Cell | None:
+        figure = result.find("oracle_sl", suite=suite)
+        return Cell(f"{figure.n:,}", figure.n) if figure and figure.n is not None else None
+
     columns = [
         Column("match rate", of("match_rate"), ".1%"),
         Column("oracle SL, mean", of("oracle_sl"), ".1f"),
         Column("standard deviation", of("oracle_sl_sd"), ".1f"),
-        Column("iterations", lambda suite: (one := of("oracle_sl")(suite)) and one._replace(value=one.n), ",.0f"),
+        Column("iterations", iterations),
     ]
     suites = [(suite, suite) for suite in result.suites if result.find("oracle_sl", suite=suite)]
     note = "How many guesses in a row hold before one fails."

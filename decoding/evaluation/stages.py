@@ -78,17 +78,19 @@ class Evaluation(ABC):
         suite = suites_for(options.suite, pair.chat)
         test = load_suite(suite, options.split, options.limit)
         validation = load_suite(suite, "validation", options.validation_limit or options.limit)
-        prompts = [*validation, *test]
-        self.collector = Collector(pair, drafts, prompts, options.max_new_tokens, folder, cancel, trees)
-        usable = {prompt.id for prompt in self.collector.prompts}
-        self.validation = [prompt for prompt in validation if prompt.id in usable]
-        self.test = [prompt for prompt in test if prompt.id in usable]
-        for split, prompts in (("validation", self.validation), (options.split, self.test)):
-            if not prompts:
+        room = pair.target.max_length - options.max_new_tokens
+        self.validation, self.test = (
+            [one for one in prompts if 0 < len(pair.encode_prompt(one.prompt, picture=one.picture)) <= room]
+            for prompts in (validation, test)
+        )
+        prompts = [*self.validation, *self.test]
+        for split, usable in (("validation", self.validation), (options.split, self.test)):
+            if not usable:
+                of = f" of the {split} split" if prompts else ""
                 raise UserError(
-                    f"No prompt of the {split} split leaves room for the new tokens in this target's context: ask for "
-                    "fewer tokens."
+                    f"No prompt{of} leaves room for the new tokens in this target's context: ask for fewer tokens."
                 )
+        self.collector = Collector(pair, drafts, prompts, options.max_new_tokens, folder, cancel, trees)
 
     def run(self) -> Iterator[Progress | EvaluationResult]:
         """All stages; the last item is the result, unless the evaluation was cancelled."""

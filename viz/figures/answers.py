@@ -22,11 +22,7 @@ CAUSES = {
 
 def draw_static_sls(result: EvaluationResult) -> Drawing:
     """Speedup of every fixed SL that was tried, with the one chosen on validation prompts marked."""
-    found = {
-        int(one.policy.partition(":")[2]): one.value
-        for one in result.figures
-        if one.metric == "sweep_speedup" and one.policy.startswith("static:")
-    }
+    found = {sl: one.value for sl, one in result.by_sl(result.setting.draft, "sweep_speedup").items()}
     chosen = result.static_opt
     figure = go.Figure(
         go.Bar(
