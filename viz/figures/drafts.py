@@ -45,34 +45,28 @@ def draw_by_sl(result: EvaluationResult) -> Drawing:
     for index, draft in enumerate(result.drafts):
         colour, symbol = look(index)
         name = plain(draft.name)
-        for metric, how, line in (
-            ("speedup", "simulated", {"color": colour, "width": 2}),
-            ("predicted_speedup", "predicted", {"color": colour, "width": 1.2, "dash": "dot"}),
+        clocked = list(result.by_sl(draft.name, "clock_speedup").values())
+        of_clock = {
+            "marker": {"color": colour, "symbol": symbol, "size": 9},
+            "error_y": error_bars(clocked, colour),
+            "customdata": [[_clock_facts(one, _beside_clock(result, one))] for one in clocked],
+        }
+        for metric, how, mode, style in (
+            ("speedup", ", simulated", "lines", {"line": {"color": colour, "width": 2}}),
+            ("predicted_speedup", ", predicted", "lines", {"line": {"color": colour, "width": 1.2, "dash": "dot"}}),
+            ("clock_speedup", " on the clock%{customdata[0]}", "markers", of_clock),
         ):
             points = result.by_sl(draft.name, metric)
             figure.add_scatter(
                 x=list(points),
                 y=[one.value for one in points.values()],
-                mode="lines",
+                mode=mode,
                 name=name,
                 legendgroup=name,
                 showlegend=metric == "speedup",
-                line=line,
-                hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times, {how}<extra></extra>",
+                hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times{how}<extra></extra>",
+                **style,
             )
-        clocked = result.by_sl(draft.name, "clock_speedup")
-        figure.add_scatter(
-            x=list(clocked),
-            y=[one.value for one in clocked.values()],
-            mode="markers",
-            legendgroup=name,
-            showlegend=False,
-            name=name,
-            marker={"color": colour, "symbol": symbol, "size": 9},
-            error_y=error_bars(list(clocked.values()), colour),
-            customdata=[[_clock_facts(one, _beside_clock(result, one))] for one in clocked.values()],
-            hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times on the clock%{{customdata[0]}}<extra></extra>",
-        )
     figure.add_hline(y=1, line=DOTTED)
     figure.update_xaxes(title_text="SL (tokens guessed per iteration)")
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")

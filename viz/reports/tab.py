@@ -76,7 +76,13 @@ def build_report_tab(
         server_functions=_answers(kind, pairs[0] if pairs else None, SHIPPED, kept),
     )
     form: dict[str, Component] = dict(pair=pair, suite=suite, **numbers)
-    _wire_memory(page, memory, form, view)
+
+    def restore(kept: Any) -> list:
+        """The form that the browser kept, so that a measurement can be started again after a reload."""
+        values = kept if isinstance(kept, dict) else {}
+        return [values[name] if _fits(field, values.get(name)) else gr.skip() for name, field in form.items()]
+
+    wire_memory(page, memory, form, view, restore, list(form.values()))
 
     def start_of(*values: Any) -> Callable:
         run_job = functools.partial(backend.run_job, kind.job, job_options(kind, *values))
@@ -142,16 +148,6 @@ def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> tu
     """The report of a result that was measured here, and its content with the id under which it is kept."""
     report = kind(result_from_dict(result))
     return report, report.content("Measured here", id=identifier)
-
-
-def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Component], view: gr.HTML) -> None:
-    """The browser keeps the form, so that a measurement can be started again after a reload."""
-
-    def restore(kept: Any) -> list:
-        values = kept if isinstance(kept, dict) else {}
-        return [values[name] if _fits(field, values.get(name)) else gr.skip() for name, field in form.items()]
-
-    wire_memory(page, memory, form, view, restore, list(form.values()))
 
 
 def _fits(field: Component, value: Any) -> bool:
