@@ -66,28 +66,27 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
 def _lookahead_parts(index: int, trace: Trace) -> Iterable[go.Bar | go.Scatter]:
     iterations = trace.iterations
     colour, many = lane_style(trace.lane).ink, len(iterations) > MOST_OUTLINES
-    where = {"x": [it.start for it in iterations], "width": [_width(it) for it in iterations], "offset": 0}
-    shared = {"customdata": [_facts(index, trace, k) for k in range(len(iterations))], "hovertemplate": _HOVER}
-    yield go.Bar(
-        y=[it.n_drafted for it in iterations],
-        marker={
-            "color": colour if many else "rgba(0,0,0,0)",
-            "opacity": 0.25 if many else 1.0,
-            "line": {"color": colour, "width": 0 if many else 1.2},
-        },
-        name="guessed (outline or pale)",
-        legendgroup="guessed",
-        **where,
-        **shared,
-    )
-    yield go.Bar(
-        y=[it.n_accepted for it in iterations],
-        marker={"color": colour, "opacity": 0.6, "line": {"width": 0}},
-        name="accepted (fill)",
-        legendgroup="accepted",
-        **where,
-        **shared,
-    )
+    guessed = {
+        "color": colour if many else "rgba(0,0,0,0)",
+        "opacity": 0.25 if many else 1.0,
+        "line": {"color": colour, "width": 0 if many else 1.2},
+    }
+    accepted = {"color": colour, "opacity": 0.6, "line": {"width": 0}}
+    for group, shape, marker, heights in (
+        ("guessed", " (outline or pale)", guessed, [it.n_drafted for it in iterations]),
+        ("accepted", " (fill)", accepted, [it.n_accepted for it in iterations]),
+    ):
+        yield go.Bar(
+            x=[it.start for it in iterations],
+            y=heights,
+            width=[_width(it) for it in iterations],
+            offset=0,
+            marker=marker,
+            name=group + shape,
+            legendgroup=group,
+            customdata=[_facts(index, trace, k) for k in range(len(iterations))],
+            hovertemplate=_HOVER,
+        )
     if any(it.parents for it in iterations):
         deepest = [(it, it.deepest) for it in iterations if it.drafted]
         yield _ticks(deepest, DEEPEST, {"color": colour, "width": 2.2, "dash": "dot"})

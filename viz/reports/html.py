@@ -5,15 +5,11 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import plotly.io
 
-from decoding.evaluation.results import write_text
-
 from ..figures.drawing import on_paper
-from .report import Report
 
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:#1d2430;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -26,13 +22,6 @@ STYLE = (
     "h2,h3{break-after:avoid}tr,.plotly-graph-div{break-inside:avoid}}"
 )
 _FIGURE: dict[str, Any] = {"include_plotlyjs": False, "full_html": False, "config": {"displayModeBar": False}}
-
-
-def write_html(report: Report, folder: Path) -> Path:
-    """Writes ``report`` as report.html (drafts-report.html). Raises UserError."""
-    path = folder / ("drafts-report.html" if report.of_drafts else "report.html")
-    write_text(path, whole_page(report.title, report.content("Measured")))
-    return path
 
 
 def whole_page(title: str, content: dict[str, Any]) -> str:
