@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from decoding.bench import against, contenders, runs
-from decoding.bench.against import Work
+from decoding.bench.against import Report, Work
 from decoding.bench.contenders import GenerateContender, LaneContender, LlamaCppContender, Reading
 from decoding.bench.markdown import as_document, as_markdown
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
@@ -142,9 +142,9 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     reports = json.loads((out_folder / "bench.json").read_text())
     assert [(len(report["figures"]), report["same_text"]) for report in reports] == [(7, 1), (7, 1)]
     assert "Cannot write into" in command("bench", *small, "--out", str(out_folder / "bench.md" / "none")).err
-    monkeypatch.setattr(runs, "embedded_pairs", lambda: described[:1])
+    monkeypatch.setattr(runs, "bench_all", lambda *asked: [Report("codepair-1", "float32", "cpu")])
     (report,) = json.loads(command("bench", *small, "--json").out)
-    assert report["figures"][0]["name"] == "autoregressive"
+    assert report["pair"] == "codepair-1"
 
 
 REPORT = {

@@ -15,7 +15,14 @@ from decoding.lookahead.base import SL_CAP
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock, with_prompts
 from viz.figures.answers import draw_static_sls
 from viz.figures.drafts import draw_drafts, fastest, opposite_shapes
-from viz.figures.evaluation import course_sentence, draw_evaluation
+from viz.figures.evaluation import (
+    course_sentence,
+    cuts_sentence,
+    draw_course,
+    draw_cuts,
+    draw_evaluation,
+    speedups_sentence,
+)
 from viz.player.names import lane_name
 from viz.reports.__main__ import main
 from viz.reports.html import whole_page
@@ -29,13 +36,14 @@ def drawings():
 
 
 def test_every_figure_has_a_title_axes_and_a_sentence():
-    for drawing in drawings():
+    found = drawings()
+    for drawing in found:
         assert drawing.title and drawing.sentence.endswith(".")
         layout = drawing.figure.layout
         assert layout.xaxis.title.text or layout.yaxis.title.text
         assert drawing.figure.data
         assert "{{" not in json.dumps(drawing.to_dict(), allow_nan=False), "a placeholder that Plotly would not fill in"
-    assert len({drawing.name for drawing in drawings()}) == len(drawings())
+    assert len({drawing.name for drawing in found}) == len(found)
 
 
 def test_bars_are_the_results_own_speedups():
@@ -112,31 +120,31 @@ def test_drafts_stand_by_cost_and_match_rate_among_curves_of_equal_speedup():
 
 def test_sentences_follow_the_result():
     result = make_evaluation()
-    assert "the oracle, which knows where guesses fail, reaches " in draw_evaluation(result)[0].sentence
-    assert "Too few prompts to decide which policy is faster" in draw_evaluation(result)[1].sentence
+    assert "the oracle, which knows where guesses fail, reaches " in speedups_sentence(result)
+    assert "Too few prompts to decide which policy is faster" in cuts_sentence(result)
 
     def cut(metric: str, low: float, high: float) -> Figure:
         return result.find("cut", "confidence:0.4")._replace(metric=metric, low=low, value=(low + high) / 2, high=high)
 
     result = on_clock(result, 40)
     worse = changed(result, cut("cut", -0.3, -0.1), cut("clock_cut", -0.03, 0.01))  # the clock does not say so
-    unsure = draw_evaluation(worse)[1].sentence.split("neither:")
+    unsure = cuts_sentence(worse).split("neither:")
     assert "over 40 simulated prompts and over 40 on the clock" in unsure[0]
     assert "Confidence 0.4" not in unsure[0] and "Confidence 0.4" in unsure[1]
     untimed = replace(
         worse, figures=[one for one in worse.figures if one.policy != "oracle:best" or "clock" not in one.metric]
     )
-    assert "over 40 on the clock" in draw_evaluation(untimed)[1].sentence  # it cannot be timed and is not compared
-    slower = draw_evaluation(changed(worse, cut("clock_cut", -0.3, -0.1)))[1].sentence.split("slower:")[1]
+    assert "over 40 on the clock" in cuts_sentence(untimed)  # it cannot be timed and is not compared
+    slower = cuts_sentence(changed(worse, cut("clock_cut", -0.3, -0.1))).split("slower:")[1]
     assert "Confidence 0.4" in slower.split(";")[0]
 
 
 def test_one_suite_is_not_reported_twice():
     result = make_evaluation()
-    several = {suite.name for suite in draw_evaluation(result)[1].figure.data}
+    several = {suite.name for suite in draw_cuts(result).figure.data}
     result.setting.prompts = {"code": 6}
-    assert {suite.name for suite in draw_evaluation(result)[1].figure.data} == {ALL} < several
-    assert [line.name for line in draw_evaluation(result)[5].figure.data] == [ALL]
+    assert {suite.name for suite in draw_cuts(result).figure.data} == {ALL} < several
+    assert [line.name for line in draw_course(result).figure.data] == [ALL]
     assert not any("by suite" in table.title for table in tables_of(result))
 
 
@@ -145,9 +153,9 @@ def test_every_suite_is_drawn():
     result.setting.prompts = dict.fromkeys(suites, 12)
     of_all = [one for one in result.figures if one.suite == ALL]
     more = [one._replace(suite=suite) for suite in suites for one in of_all]
-    drawn = {one.name: one.figure.data for one in draw_evaluation(replace(result, figures=[*of_all, *more]))}
-    for name in ("eval-cut", "eval-course"):
-        assert [trace.name for trace in drawn[name]] == [ALL, *suites]
+    for draw in (draw_cuts, draw_course):
+        drawn = draw(replace(result, figures=[*of_all, *more])).figure.data
+        assert [trace.name for trace in drawn] == [ALL, *suites]
 
 
 def test_the_longest_fixed_sl_is_not_compared_with_itself():

@@ -49,7 +49,7 @@ def tab(tmp_path):
 
 def test_the_evaluation_s_sentences_are_its_figures():
     result = make_evaluation()
-    few, best, oracle = EvaluationReport(result).sections()[0].sentences
+    few, best, oracle = EvaluationReport(result).sentences()
     usable = [label for label in result.lanes if label not in ("autoregressive", "oracle", "oracle:best")]
     fastest = max(usable, key=lambda label: result.value("speedup", label))
     assert f"{lane_name(fastest)}: {result.value('speedup', fastest):.2f} times as fast as plain decoding" in best
@@ -76,6 +76,7 @@ def test_the_evaluation_begins_with_three_answers_and_shows_all_else_folded():
     result = make_evaluation()
     report = EvaluationReport(result)
     sections = report.content("Shipped results")["sections"]
+    assert sections[0]["sentences"] == report.sentences()
     assert [section["kind"] for section in sections] == ["answer"] * 3 + ["folded"] * (len(sections) - 3)
     _, length, losses = sections[:3]
     chosen = f"SL {result.static_opt}, chosen on {result.setting.validation_prompts} validation prompts, makes"
@@ -111,8 +112,7 @@ def test_the_sentence_on_the_best_policy_says_less_and_more(found, said):
     result = make_evaluation()
     value, low, high = found
     cut = result.need("cut", fastest(result))._replace(value=value, low=low, high=high, n=40)
-    report = EvaluationReport(replace(result, figures=[*result.figures, cut]))
-    assert said in " ".join(report.content("x")["sections"][0]["sentences"])
+    assert said in " ".join(EvaluationReport(replace(result, figures=[*result.figures, cut])).sentences())
 
 
 def titled(report: dict, title: str) -> dict:

@@ -143,14 +143,14 @@ class EvaluationReport(Report):
     def answers(self, tables: list[Table], drawings: dict[str, dict[str, Any]]) -> list[Section]:
         """The three answers, each with its figure."""
         title, speedups = "Which policy is fastest, by how much, and how certain is that?", drawings.pop("eval-speedup")
-        answers = [Section(title, self._first(), drawings=[speedups], kind="answer")]
+        answers = [Section(title, self.sentences(), drawings=[speedups], kind="answer")]
         answers.append(_answer("How far should a fixed SL guess?", draw_static_sls(self.result)))
         best = fastest(self.result, "as_it_is_s")  # losses are those of chains
         if best and (losses := draw_losses(self.result, best)):
             answers.append(_answer(f"What holds {lane_name(best)} back?", losses))
         return answers
 
-    def _first(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Sentences on the best usable policy and on foresight."""
         result, sentences = self.result, []
         simulated, clocked = prompts_of(result)
