@@ -133,17 +133,16 @@ def lossless(
         loaded.default_draft = draft
     suite = suites_for(suite, loaded.chat)
     room = loaded.target.max_length - max_new_tokens + 1
-    encoded = [
-        (one, loaded.encode_prompt(one.prompt, picture=one.picture)) for one in load_suite(suite, "test", limit)[skip:]
-    ]
-    chosen = [one for one, prompt in encoded if len(prompt) <= room]
+    asked = load_suite(suite, "test", limit)[skip:]
+    encoded = [loaded.encode_prompt(one.prompt, picture=one.picture) for one in asked]
+    chosen = [one for one, prompt in zip(asked, encoded) if len(prompt) <= room]
     if not chosen:
         raise UserError(
             f"No prompt is left: of at most {limit}, {skip} are skipped, and the others need room for "
             f"{max_new_tokens:,} new tokens in the target's context of {loaded.target.max_length:,}. Skip fewer, or "
             "ask for fewer tokens."
         )
-    prompts = [prompt for _, prompt in encoded if len(prompt) <= room]
+    prompts = [prompt for prompt in encoded if len(prompt) <= room]
     lines = _lines(
         kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest, "draft": draft}
     )

@@ -36,6 +36,7 @@ NUMBERS = {  # the form's fields of numbers, by the job's options
     "clock_prompts": Setting("of them on the clock", "", "number_of_prompts_on_the_clock", "whole", 4, high=1000),
     "minutes": Setting("Minutes on the clock, at most", "", "minutes_on_the_clock", "number", 2, high=60),
 }
+MEASURED = "Measured here"  # begins the stamp
 MOST_KEPT = 40  # results that were measured on this server; the oldest goes first
 TEMPLATE = """<div class="speculoscope sp-report">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
@@ -107,13 +108,17 @@ def _answers(
         report = kind(load_result(path))
         return report, report.shipped_content(pair, folder)
 
-    def shown(query: dict) -> tuple[Report, dict[str, Any]]:
-        measured = kept.get(query.get("id"))
-        return _measured(kind, measured, query["id"]) if measured else shipped_report()
+    def shown(query: dict) -> tuple[Report, Callable[[], dict[str, Any]]]:
+        """The report of a result that was measured here, else of the shipped one, and what gives its content."""
+        if measured := kept.get(query.get("id")):
+            report = kind(result_from_dict(measured))
+            return report, functools.partial(report.content, MEASURED, id=query["id"])
+        report, content = shipped_report()
+        return report, lambda: content
 
     @answered
     def shipped(query: dict) -> dict:
-        return {"report": shown(query)[1]}
+        return {"report": shown(query)[1]()}
 
     @answered
     def take(query: dict) -> dict:
@@ -122,7 +127,7 @@ def _answers(
     return [shipped, take]
 
 
-def _as_file(report: Report, content: dict[str, Any], kind: Any) -> dict[str, str]:
+def _as_file(report: Report, content: Callable[[], dict[str, Any]], kind: Any) -> dict[str, str]:
     """The result as JSON, all figures as one long table, what the tab shows, or what was measured on the papers' data
     sets.
 
@@ -134,7 +139,7 @@ def _as_file(report: Report, content: dict[str, Any], kind: Any) -> dict[str, st
     elif kind == "csv":
         mime, text = "text/csv", to_csv([report.result, *([second] if second else [])])
     elif kind == "html":
-        mime, text = "text/html", whole_page(report.title, content)
+        mime, text = "text/html", whole_page(report.title, content())
     elif kind != "papers":
         raise UserError("A result can be saved as json, csv or html.")
     elif second is None:
@@ -142,12 +147,6 @@ def _as_file(report: Report, content: dict[str, Any], kind: Any) -> dict[str, st
     else:
         ending, text = "-papers.json", json.dumps(to_plain(second), indent=1)
     return {"name": f"speculoscope-{report.job}{ending}", "mime": mime, "text": text}
-
-
-def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> tuple[Report, dict[str, Any]]:
-    """The report of a result that was measured here, and its content with the id under which it is kept."""
-    report = kind(result_from_dict(result))
-    return report, report.content("Measured here", id=identifier)
 
 
 def _fits(field: Component, value: Any) -> bool:
@@ -170,4 +169,5 @@ def _finish(kind: type[Report], kept: Kept, event: Event) -> Event:
         return event
     result, identifier = event.data["result"], new_id()
     kept.keep(identifier, result)
-    return Event(event.run, event.seq, "finished", {"report": _measured(kind, result, identifier)[1]})
+    content = kind(result_from_dict(result)).content(MEASURED, id=identifier)
+    return Event(event.run, event.seq, "finished", {"report": content})
