@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,22 +48,21 @@ class Drawing:
     follow: bool = False
     choice: str = ""
 
-    def __post_init__(self) -> None:
-        self.figure.update_layout(height=self.height, **LAYOUT)
-
     def to_dict(self) -> dict[str, Any]:
+        figure = self.figure.to_plotly_json()  # no figure has a layout of its own for what LAYOUT has
+        figure["layout"] |= {"height": self.height, **LAYOUT}
         return {
             "name": self.name,
             "title": self.title,
             "sentence": self.sentence,
             "follow": self.follow,
             "choice": self.choice,
-            "figure": self.figure.to_plotly_json(),
+            "figure": figure,
         }
 
     def on_paper(self) -> go.Figure:
         """The figure in the light theme's colours, for pages without themes."""
-        return on_paper(self.figure.to_json())
+        return on_paper(json.dumps(self.to_dict()["figure"]))
 
 
 def on_paper(figure: str) -> go.Figure:
