@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from decoding.bench import against, contenders, runs
-from decoding.bench.against import Report, Work
+from decoding.bench.against import Report, Work, as_document, as_markdown
 from decoding.bench.contenders import GenerateContender, LaneContender, LlamaCppContender, Reading
-from decoding.bench.markdown import as_document, as_markdown
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model

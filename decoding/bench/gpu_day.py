@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..files import write_whole
 from ..records.run_file import load_run
 from ..records.text import markdown_table
-from .markdown import as_markdown
+from .against import as_markdown
 
 LEAST_MINUTES = 0.5  # with less time left no step is started
 LANES = "autoregressive,static:3,static:5,heuristic,confidence:0.4,oracle"

@@ -62,8 +62,7 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Tokens per second of our lanes and of another engine, interleaved: medians, ranges, ratios."""
-    from ..bench.against import Work
-    from ..bench.markdown import as_markdown
+    from ..bench.against import Work, as_markdown
     from ..bench.runs import bench_against_llamacpp, bench_all
 
     if folder is not None:
@@ -86,7 +85,7 @@ def bench(
 
 def _write(data: list[dict[str, Any]], folder: Path) -> None:
     """bench.json, and bench.md with the machine and the command. Raises UserError."""
-    from ..bench.markdown import as_document
+    from ..bench.against import as_document
     from ..engines.loading import gpu_name
 
     command = shlex.join(["python", "-m", "decoding", *sys.argv[1:]])
