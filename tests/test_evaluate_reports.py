@@ -10,7 +10,7 @@ import pytest
 from decoding.errors import UserError
 from decoding.evaluation import results
 from decoding.evaluation.advice import recommend, settings_titles, transformers_settings, vllm_settings
-from decoding.evaluation.published import COLUMNS, PUBLISHED, TITLE
+from decoding.evaluation.published import AHEAD_TITLE, COLUMNS, ELSEWHERE, PUBLISHED, TITLE, papers_tables
 from decoding.evaluation.report import markdown, ship, tables_of, to_csv
 from decoding.evaluation.results import SHIPPED, EvaluationResult, load_result, result_name, shipped_name
 from decoding.lookahead.lanes import parse_lane
@@ -81,9 +81,25 @@ def test_the_best_sl_in_hindsight_is_told_from_the_one_that_validation_chose():
 # -- measured figures compared with the papers'
 
 
-def rows_of(result) -> list[list[str]]:
-    table = next(one for one in tables_of(result) if one.title == TITLE)
+def test_without_a_data_set_of_the_papers_there_is_no_table():
+    assert papers_tables(make_evaluation()) == []
+    assert TITLE not in [table.title for table in tables_of(make_evaluation())]
+
+
+def rows_of(result, title: str = TITLE) -> list[list[str]]:
+    table = next(one for one in tables_of(result) if one.title == title)
+    assert all(len(row) == len(table.columns) for row in table.rows)
     return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_each_data_set_has_the_papers_rows_and_ours():
+    sources = [
+        (row[0], row[1].rpartition(", ")[0] or row[1])
+        for row in rows_of(make_papers({"code": "humaneval", "prose": "gsm8k"}))
+    ]
+    assert all(sources.count((suite, "here, simulated")) == 1 for suite in ("humaneval", "gsm8k"))
+    assert len([one for one in sources if one[0] in ("humaneval", "gsm8k")]) == 5  # two papers, one, and two of ours
+    assert {one[0] for one in sources} == {"humaneval", "gsm8k", *ELSEWHERE}
 
 
 def own_figures(result, how: str = "here, simulated") -> dict[str, str]:
@@ -119,6 +135,14 @@ def test_clocked_figures_have_a_row_of_their_own():
     timed = changed(result, oracle._replace(metric="clock_speedup", n=3))
     assert own_figures(timed, "here, on the clock")["source"] == "here, on the clock, 3 prompts"
     assert own_figures(timed, "here, on the clock")["static-opt"] == "" and own_figures(timed)["static-opt"]
+
+
+def test_how_far_a_policy_is_ahead_of_the_best_static_sl_there_and_here():
+    result = make_papers({"code": "mbpp"})
+    result = changed(result, result.find("cut", "oracle", "mbpp")._replace(low=0.1, high=0.6, n=13))
+    rows = {(row[0], row[1].partition(",")[0]): row[2:] for row in rows_of(result, AHEAD_TITLE)}
+    assert rows["mbpp", "DISCO"] == ["+10.9%", "", "+28.1%"]  # 1 - 1.64 / 1.84, 1 - 1.64 / 2.28
+    assert rows["mbpp", "here"][-1] == f"{result.value('cut', 'oracle', 'mbpp'):+.1%} [+10.0%, +60.0%]"
 
 
 def test_the_papers_figures_are_in_the_long_table_too():

@@ -298,4 +298,4 @@ def _texts_equal(draft: str, readings: Sequence[dict[str, Any]]) -> Iterator[Fig
     """The clocked lanes whose text was plain decoding's, of ``n``."""
     same = [lane["same"] for reading in readings for lane in reading["lanes"].values()]
     if same:
-        yield Figure(draft, "", ALL, "clock_texts_equal", sum(same), n=len(same))
+        yield Figure(draft, "", ALL, "clock_texts_equal", float(sum(same)), n=len(same))
