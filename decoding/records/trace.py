@@ -28,7 +28,6 @@ Fate = Literal["accepted", "rejected", "dropped", "correction", "bonus", "plain"
 StopReason = Literal["policy", "cap", "limit", "context", "eos", "exhausted"]
 Finish = Literal["length", "eos", "stop", "context", "cancelled"]
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)  # "1" and true are no numbers
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0 + 1e-6)]
 Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
@@ -50,8 +49,15 @@ ShortText = Annotated[str, Field(max_length=400), AfterValidator(keeps_direction
 TopTokens = Annotated[list[tuple[TokenId, Probability]], Field(max_length=20)]
 
 
+class _Checked:
+    """How a record is checked when a file is read: "1" and true are no numbers."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+
 @dataclass(slots=True)
-class Token:
+class Token(_Checked):
     """One token that a lane drafted or emitted.
 
     ``score`` and ``threshold`` belong to the decision that the policy took right after this token was drafted (draft
@@ -59,7 +65,6 @@ class Token:
     speculative sampling: the token was accepted iff draw < probability.
     """
 
-    __pydantic_config__ = _STRICT
     id: TokenId
     fate: Fate
     draft_choice: TokenId | None = None  # the draft's first choice at this position (with its noise)
@@ -76,7 +81,7 @@ class Token:
 
 
 @dataclass(slots=True)
-class Iteration:
+class Iteration(_Checked):
     """One round: the draft proposes ``drafted``, the target verifies them in one pass and adds ``emitted``.
 
     ``emitted`` is a correction, bonus or plain token, or None if the text ended within the accepted tokens (end of
@@ -86,7 +91,6 @@ class Iteration:
     below which nothing was guessed; None for a chain, and in files of earlier versions.
     """
 
-    __pydantic_config__ = _STRICT
     start: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
     drafted: Annotated[list[Token], Field(max_length=MAX_TOKENS)]
     emitted: Token | None
@@ -127,10 +131,9 @@ class Iteration:
 
 
 @dataclass(slots=True)
-class Repeat:
+class Repeat(_Checked):
     """The times of one repeat; the four lists have one entry per iteration."""
 
-    __pydantic_config__ = _STRICT
     prefill_s: Seconds  # target and draft together, not part of the decode time
     draft_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
     verify_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS, alias="check_s")]
@@ -143,7 +146,7 @@ class Repeat:
 
 
 @dataclass(slots=True)
-class Verdict:
+class Verdict(_Checked):
     """Whether this lane's text is the autoregressive lane's.
 
     With a difference: the first differing output position, and the gap between the target's two best logits there;
@@ -151,7 +154,6 @@ class Verdict:
     speculative sampling).
     """
 
-    __pydantic_config__ = _STRICT
     same: bool | None
     first_difference: int | None = None
     gap: Score | None = None
@@ -159,10 +161,9 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Trace:
+class Trace(_Checked):
     """One lane: one prompt under one policy and one draft."""
 
-    __pydantic_config__ = _STRICT
     lane: ShortText  # the lane string, e.g. "two-layers/static:5"
     policy: ShortText  # its policy's name, e.g. "static"
     draft: ShortText | None  # None: autoregressive
@@ -177,23 +178,21 @@ class Trace:
 
 
 @dataclass(slots=True)
-class TokenText:
+class TokenText(_Checked):
     """A token's text. ``bytes`` (hex) is set if it is not complete UTF-8 by itself.
 
     ``special``: it has no text of its own, such as the end of a message; texts leave it out.
     """
 
-    __pydantic_config__ = _STRICT
     text: TokenString
     bytes: TokenString | None = None
     special: bool = False
 
 
 @dataclass(slots=True)
-class ModelInfo:
+class ModelInfo(_Checked):
     """A model as it ran: its source, size and engine."""
 
-    __pydantic_config__ = _STRICT
     name: ShortText
     source: ShortText  # folder name or Hub id
     fingerprint: ShortText
@@ -208,10 +207,9 @@ class ModelInfo:
 
 
 @dataclass(slots=True)
-class PairInfo:
+class PairInfo(_Checked):
     """The pair of a run: the target and the drafts that ran."""
 
-    __pydantic_config__ = _STRICT
     name: ShortText
     target: ModelInfo
     drafts: dict[ShortText, ModelInfo]  # those that ran, by name
@@ -219,7 +217,7 @@ class PairInfo:
 
 
 @dataclass(slots=True)
-class PictureInfo:
+class PictureInfo(_Checked):
     """The picture that a target read in its prompt.
 
     It took the place of ``n_tokens`` tokens from ``at`` on, which a draft that reads text alone does not get.
@@ -227,7 +225,6 @@ class PictureInfo:
     photograph itself, as a request carries it, where that was asked for.
     """
 
-    __pydantic_config__ = _STRICT
     digest: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     width: Count
     height: Count
@@ -239,10 +236,9 @@ class PictureInfo:
 
 
 @dataclass(slots=True)
-class Machine:
+class Machine(_Checked):
     """The machine of a run and the versions of its libraries; ``memory_gb`` in units of 2^30 bytes."""
 
-    __pydantic_config__ = _STRICT
     processor: ShortText
     cores: Count
     memory_gb: Ratio
@@ -259,7 +255,7 @@ class Machine:
 
 
 @dataclass(slots=True)
-class Costs:
+class Costs(_Checked):
     """The cost curves: measured in iterations of the loop and frozen before any lane uses them.
 
     An iteration of n > 0 drafted tokens costs ``first_step + n*c + v(n+1) + o`` (plus its decisions), in units of
@@ -267,7 +263,6 @@ class Costs:
     the short names: c, v, o, first, doubt.
     """
 
-    __pydantic_config__ = _STRICT
     target_s: Annotated[Seconds, Field(gt=0.0)]
     verify_curve: Annotated[  # v; [n-1]: a pass over n tokens, over one over 1
         list[Annotated[Ratio, Field(gt=0.0)]], Field(min_length=1, max_length=256, alias="v")
@@ -311,14 +306,13 @@ class Costs:
 
 
 @dataclass(slots=True)
-class Guesses:
+class Guesses(_Checked):
     """The draft's successive choices, with what a policy may see of each (parallel lists).
 
     ``p``: the draft's probability of its choice; ``scores``: head name -> the acceptance probability by that learned
     head. A choice of None: the draft had nothing to propose (n-gram).
     """
 
-    __pydantic_config__ = _STRICT
     choice: Annotated[list[TokenId | None], Field(max_length=MAX_TOKENS)]
     p: Annotated[list[Score], Field(max_length=MAX_TOKENS)]
     entropy: Annotated[list[Score], Field(max_length=MAX_TOKENS)]
@@ -326,7 +320,7 @@ class Guesses:
 
 
 @dataclass(slots=True)
-class Chain:
+class Chain(_Checked):
     """Everything that any policy on this text can see of one draft.
 
     ``along`` has one guess per output position, each made on the target's own text before it. ``tails[k]`` are the
@@ -339,7 +333,6 @@ class Chain:
     of each, and there are no ``tails``.
     """
 
-    __pydantic_config__ = _STRICT
     draft: ShortText
     target: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
     along: Guesses
@@ -360,10 +353,9 @@ class Chain:
 
 
 @dataclass(slots=True)
-class Run:
+class Run(_Checked):
     """One comparison: several lanes on one prompt. The file, the download, the recording, the API."""
 
-    __pydantic_config__ = _STRICT
     id: Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
     created: ShortText  # ISO 8601, UTC
     machine: Machine
