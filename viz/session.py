@@ -20,9 +20,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from decoding.backends.base import Backend
-from decoding.backends.stream import EventStream, whole
+from decoding.backends.stream import EventStream
 from decoding.errors import UserError
-from decoding.records.events import Event, new_id
+from decoding.records.events import Event, new_id, whole
 from decoding.records.pairs import is_asked
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_dict

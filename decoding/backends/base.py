@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.tuning import chosen_here, curves_here, format_here
-from ..errors import UserError
+from ..errors import Cancelled, UserError
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
 from ..records.events import Event, RawEvents, new_id, numbered
@@ -94,6 +94,8 @@ class Backend(ABC):
         try:
             self.check_job(kind, options)
             yield from self._run(kind, options, cancel, run)
+        except Cancelled:
+            yield "cancelled", {}
         except UserError as error:
             yield "failed", {"message": str(error)}
 
@@ -117,7 +119,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
-        """The events of an allowed job, from ``queued`` on. Raises UserError if it is refused."""
+        """The events of an allowed job, from ``queued`` on. Raises UserError if it is refused or fails, Cancelled."""
 
     @abstractmethod
     def pairs(self) -> list[PairDescription]: ...

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from ..errors import UserError
+from ..errors import Cancelled, UserError
 from ..records.events import LAST_KINDS, Kind, RawEvents
 from ..records.pairs import PairDescription, is_public
 from ..records.request import ASK_FOR_LESS, PUBLIC, Grant
@@ -117,8 +117,7 @@ class LocalBackend(Backend):
             if cancel.is_set() and not stopping:
                 stopping = True
                 if self._withdraw(job):
-                    yield "cancelled", {}
-                    return
+                    raise Cancelled
             try:
                 kind, data = job.inbox.get(timeout=POLL_S)
             except queue.Empty:

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextvars import Context
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,14 +23,14 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from ..errors import UserError, first_line
-from ..records.events import LAST_KINDS, Event, RawEvents, event_from_json, event_to_json
+from ..errors import Cancelled, UserError, first_line
+from ..records.events import LAST_KINDS, RawEvents, event_from_json, event_to_json, whole
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import Grant
 from .base import Backend
 from .local import LocalBackend
 from .server import Limits, create_app
-from .stream import EventStream, apart, whole
+from .stream import EventStream, apart
 
 ROOT = Path(__file__).resolve().parents[2]
 APPLICATION, DEVICE = "speculoscope", "Device"
@@ -78,7 +78,8 @@ class Device:
 
         ``reader``: the name of its actor; "" if it is none.
         """
-        stream = EventStream(run, lambda cancel: self._events(kind, options, cancel, run), event_to_json)
+        job = self._backend.run_job
+        stream = EventStream(run, lambda cancel: whole(run, job(kind, options, cancel, run)), event_to_json)
         watch = asyncio.create_task(_cancel_with(reader, stream.cancel)) if reader else None
         at = 0
         try:
@@ -91,9 +92,6 @@ class Device:
                 watch.cancel()
             stream.close()
             await asyncio.shield(stream.over.wait())  # this replica is not free before the device is
-
-    def _events(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> Iterator[Event]:
-        return whole(run, self._backend.run_job(kind, options, cancel, run))
 
     def __del__(self) -> None:
         self._backend.close()
@@ -144,10 +142,10 @@ class RayBackend(Backend):
             # In a context of its own: Serve cancels a call that still waits when the request that it belongs to is cut.
             lines = Context().run(self._work.remote, kind, options, run, self._reader)
             yield from self._events_of(lines, number, cancel)
-        except BackPressureError:
-            yield "failed", {"message": FULL}
-        except (RayError, RayServeException, asyncio.CancelledError):
-            yield "failed", {"message": LOST}
+        except BackPressureError as error:
+            raise UserError(FULL) from error
+        except (RayError, RayServeException, asyncio.CancelledError) as error:
+            raise UserError(LOST) from error
         finally:
             self._has_begun(number, ended=True)
             if lines is not None:
@@ -158,8 +156,7 @@ class RayBackend(Backend):
         place = None
         for came in apart(lambda: lines, "ray-reader", POLL_S):
             if cancel.is_set():
-                yield "cancelled", {}
-                return
+                raise Cancelled
             now = None if came else self._place(number)
             if now is not None and now != place:
                 place = now
@@ -170,7 +167,7 @@ class RayBackend(Backend):
                     yield event.kind, event.data
                 if event.kind in LAST_KINDS:
                     return
-        yield "failed", {"message": LOST}  # the stream ended without a last event
+        raise UserError(LOST)  # the stream ended without a last event
 
     def _place(self, number: int) -> int | None:
         with self._lock:

@@ -13,7 +13,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
-from ..records.events import Event, Kind, RawEvents, event_from_json
+from ..records.events import Event, RawEvents, event_from_json
 from ..records.pairs import PairDescription
 from ..records.request import CompareRequest, check_request
 from ..records.run_file import run_from_dict
@@ -103,6 +103,7 @@ class _Follower:
         self._pause_s = 0.1
 
     def follow(self, body: dict[str, Any]) -> RawEvents:
+        """The run's events to the last one. Raises UserError."""
         while not self._over:
             try:
                 if not self._started:
@@ -110,21 +111,18 @@ class _Follower:
                     self._started = True
                 yield from self._read()
             except httpx.TransportError as error:
-                if self._cancel.is_set():
-                    yield self._own_last("cancelled")
-                elif self._out_of_patience():
-                    yield self._own_last("failed", message=self._lost(error))
-                else:
-                    self._cancel.wait(self._pause_s)
-                    self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-            except UserError as error:
-                yield self._own_last("failed", message=str(error))
-            except httpx.DecodingError:
-                yield self._own_last("failed", message=_no_backend(self._where))
-            except RuntimeError:
+                if self._cancel.is_set() or self._out_of_patience():
+                    # not raised: the reader need not wait for the other machine, which is told afterwards
+                    yield ("cancelled", {}) if self._cancel.is_set() else ("failed", {"message": self._lost(error)})
+                    return
+                self._cancel.wait(self._pause_s)
+                self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            except httpx.DecodingError as error:
+                raise UserError(_no_backend(self._where)) from error
+            except RuntimeError as error:
                 if not self._client.is_closed:
                     raise
-                yield self._own_last("failed", message=CLOSED)
+                raise UserError(CLOSED) from error
 
     def release(self) -> None:
         """Stops following the run: the server may cancel and forget it."""
@@ -143,13 +141,16 @@ class _Follower:
                 self._failing_since, self._pause_s, heard = None, 0.1, True
                 event = self._event(line)
                 if event.kind != "heartbeat":
-                    self._check_place(event)
+                    if (event.run, event.seq) != (self._run, self._at):
+                        raise UserError(f"The results from {self._where} came out of order: start the run again.")
                     self._at += 1
                     self._over = event.is_last
                     yield event.kind, event.data
                 if self._over:
                     return
-                self._pass_cancel_on()
+                if self._cancel.is_set() and not self._cancel_sent:
+                    self._cancel_sent = True
+                    self._client.delete(f"/runs/{self._run}")
         if not heard:
             raise httpx.RemoteProtocolError("an answer without events")
 
@@ -163,24 +164,11 @@ class _Follower:
             sentence = f"What {self._where} sent is not an event of a comparison: is it a backend of the same version?"
             raise UserError(sentence) from error
 
-    def _check_place(self, event: Event) -> None:
-        if event.run != self._run or event.seq != self._at:
-            raise UserError(f"The results from {self._where} came out of order: start the run again.")
-
-    def _pass_cancel_on(self) -> None:
-        if self._cancel.is_set() and not self._cancel_sent:
-            self._cancel_sent = True
-            self._client.delete(f"/runs/{self._run}")
-
     def _out_of_patience(self) -> bool:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
         return now - self._failing_since >= self._patience_s
-
-    def _own_last(self, kind: Kind, **data: Any) -> tuple[Kind, dict[str, Any]]:
-        self._over = True
-        return kind, data
 
     def _lost(self, error: httpx.TransportError) -> str:
         if self._at == 0 and isinstance(error, httpx.RemoteProtocolError):

@@ -30,11 +30,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from ..errors import UserError
-from ..records.events import Event, event_to_json
+from ..records.events import Event, event_to_json, whole
 from ..records.request import SETTINGS, request_from_dict
 from .base import Backend, check_token
 from .metrics import Metrics
-from .stream import EventStream, whole
+from .stream import EventStream
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -13,13 +12,9 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from ..errors import UserError, sentence_of
 from ..records.events import Event
 
-log = logging.getLogger(__name__)
 Item = TypeVar("Item")
-
-NO_END = "The run ended without a result. Start it again; the server's log may have the reason."
 
 
 class EventStream(Generic[Item]):
@@ -107,26 +102,6 @@ class EventStream(Generic[Item]):
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-
-def whole(run: str, events: Iterator[Event], broken: str = "") -> Iterator[Event]:
-    """All of ``events``; the run ends with a sentence even if they raise or lack a last event.
-
-    ``broken``: the sentence for a fault of the program, by default one that names it.
-    """
-    seq, message = -1, NO_END
-    try:
-        for event in events:
-            yield event
-            seq = event.seq
-            if event.is_last:
-                return
-        log.error("run %s ended without a last event", run)
-    except Exception as error:  # the boundary to the users of the page or of another machine
-        if not isinstance(error, UserError):
-            log.exception("run %s broke down", run)
-        message = broken if broken and not isinstance(error, UserError) else sentence_of(error)
-    yield Event(run, seq + 1, "failed", {"message": message})
 
 
 def apart(items: Callable[[], Iterable[Item]], name: str, poll_s: float) -> Iterator[list[Item]]:

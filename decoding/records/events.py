@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -33,6 +33,7 @@ Kind = Literal[
     "heartbeat",  # {}: only sent between machines; not numbered
 ]
 LAST_KINDS = ("finished", "cancelled", "failed")
+NO_END = "The run ended without a result. Start it again; the server's log may have the reason."
 RawEvents = Generator[tuple[Kind, dict[str, Any]], None, None]  # a job's events before they are numbered
 
 
@@ -62,16 +63,31 @@ def numbered(run: str, events: RawEvents) -> Iterator[Event]:
             yield Event(run, seq, kind, data)
 
 
-def guarded(events: RawEvents) -> RawEvents:
-    """``events`` of a job; an exception becomes a final ``failed``, a stop a final ``cancelled``."""
+def guarded(events: RawEvents, broken: str = "") -> RawEvents:
+    """``events`` of a job to a last one, which there always is: an exception becomes ``failed``, a stop ``cancelled``.
+
+    ``broken``: the sentence for a fault of the program, by default one that names it.
+    """
     try:
-        yield from events
+        with closing(events):
+            for kind, data in events:
+                yield kind, data
+                if kind in LAST_KINDS:
+                    return
+        log.error("a job ended without a last event")
+        yield "failed", {"message": NO_END}
     except Cancelled:
         yield "cancelled", {}
+    except UserError as error:
+        yield "failed", {"message": str(error)}
     except Exception as error:  # the boundary to the user: every fault becomes a sentence here
-        if not isinstance(error, UserError):
-            log.exception("a job failed")
-        yield "failed", {"message": sentence_of(error)}
+        log.exception("a job failed")
+        yield "failed", {"message": broken or sentence_of(error)}
+
+
+def whole(run: str, events: Iterable[Event], broken: str = "") -> Iterator[Event]:
+    """``events`` of ``run``, which end with a sentence even if they raise or lack a last one; see :func:`guarded`."""
+    return numbered(run, guarded(((event.kind, event.data) for event in events), broken))
 
 
 def event_to_json(event: Event) -> str:
