@@ -33,11 +33,6 @@ class View:
 Views = dict[tuple[int, tuple[int, ...]], View]
 
 
-def bare_iterations(raw: list[RawIteration]) -> list[Iteration]:
-    """The iterations with the fates of their tokens, before any text was read again."""
-    return [to_iteration(iteration, {}, None, None, None) for iteration in raw]
-
-
 class Annotator:
     """Reads the lanes' texts once more with both models and fills in the iterations.
 
@@ -87,8 +82,7 @@ class Annotator:
         views = self._views.setdefault(("grey", tuple(output)), {})
         if not views:  # no lane before wrote the same text
             wanted = {at: {token} for at, token in enumerate(output)}
-            prompt, target = self._prepared.prompt.with_grey(), self._prepared.pair.target
-            _Reader(target, self._prepared.rule, prompt, views, self._top).read_text(output, wanted)
+            self._read_text(self._prepared.pair.target, self._prepared.prompt.with_grey(), views, output, wanted)
         return [views[at, ()].p[token] for at, token in enumerate(output)]
 
     def _draft_again(self, name: str, output: list[int], raw: list[RawIteration]) -> Views:
@@ -109,70 +103,55 @@ class Annotator:
                     tokens = {iteration.drafted[branch[depth]]} if depth < len(branch) else set()
                     if not wrong:
                         tokens |= wanted.get(iteration.start + depth, set())
-                    _add(views, (iteration.start + depth, wrong), row, self._prepared.rule, tokens, self._top)
+                    self._add(views, (iteration.start + depth, wrong), row, tokens)
             source.observe(iteration.n_accepted, tuple(layer[iteration.start : end + 1] for layer in states))
             source.forget(len(prompt) + min(end + 1, len(output)) - 1)
         return views
 
     def _look(self, name: str, model: Any, prompt: EncodedPrompt, output: list[int], raw: list[RawIteration]) -> Views:
+        """The views of a model that reads only the text: along ``output``, and after the wrong tokens of ``raw``."""
         views = self._views.setdefault((name, tuple(output)), {})
-        reader = _Reader(model, self._prepared.rule, prompt, views, self._top)
-        reader.read_text(output, _tokens_at(raw))
+        self._read_text(model, prompt, views, output, _tokens_at(raw))
         for iteration in reversed(raw):  # from the end: rewinding keeps what comes before
-            reader.read_dropped(iteration)
+            for branch in branches_of(iteration):
+                wrong = [iteration.drafted[node] for node in branch if node >= iteration.n_accepted]
+                at = iteration.start + len(branch) - len(wrong)
+                self._read_wrong(model, len(prompt) + at, views, at, wrong)
         return views
 
-
-class _Reader:
-    def __init__(self, model: Any, rule: AcceptanceRule, prompt: EncodedPrompt, views: Views, top: int) -> None:
-        self._model = model
-        self._rule = rule
-        self._prompt = prompt
-        self._views = views
-        self._top = top
-        model.kept_layers = ()
-
-    def read_text(self, output: list[int], wanted: dict[int, set[int]]) -> None:
+    def _read_text(
+        self, model: Any, prompt: EncodedPrompt, views: Views, output: list[int], wanted: dict[int, set[int]]
+    ) -> None:
         """Views along ``output`` and right after it; ``wanted``: by position, the tokens whose probabilities are
         needed.
         """
-        prefill(self._model, self._prompt)
-        feed = [self._prompt.ids[-1], *output][: self._model.max_length - len(self._prompt) + 1]
-        rows = (row for logits in read_in_parts(self._model, feed) for row in all_rows(self._model, logits))
+        model.kept_layers = ()
+        prefill(model, prompt)
+        feed = [prompt.ids[-1], *output][: model.max_length - len(prompt) + 1]
+        rows = (row for logits in read_in_parts(model, feed) for row in all_rows(model, logits))
         for at, row in enumerate(rows):
-            _add(self._views, (at, ()), row, self._rule, wanted.get(at, set()), self._top)
+            self._add(views, (at, ()), row, wanted.get(at, set()))
 
-    def read_dropped(self, iteration: RawIteration) -> None:
-        """Views after a rejected token, for the dropped tokens."""
-        for branch in branches_of(iteration):
-            wrong = [iteration.drafted[node] for node in branch if node >= iteration.n_accepted]
-            self._read_wrong(iteration.start + len(branch) - len(wrong), wrong)
-
-    def _read_wrong(self, at: int, wrong: list[int]) -> None:
-        """Views after each of the tokens ``wrong``, which follow the text before output position ``at``."""
-        if len(wrong) < 2 or self._known(at, wrong):
+    def _read_wrong(self, model: Any, length: int, views: Views, at: int, wrong: list[int]) -> None:
+        """Views after a rejected token, for the dropped ones: after each of the tokens ``wrong``, which follow the text
+        of ``length`` tokens before output position ``at``.
+        """
+        if len(wrong) < 2 or length + len(wrong) > model.max_length or length > model.length:
             return
-        length = len(self._prompt) + at
-        if length + len(wrong) > self._model.max_length or length > self._model.length:
+        last = views.get((at + len(wrong) - 1, tuple(wrong[:-1])))
+        if last is not None and wrong[-1] in last.p:
             return
-        self._model.rewind(length)
-        rows = all_rows(self._model, self._model.extend(wrong[:-1]))
+        model.rewind(length)
+        rows = all_rows(model, model.extend(wrong[:-1]))
         for index, row in enumerate(rows, start=1):
-            key = (at + index, tuple(wrong[:index]))
-            _add(self._views, key, row, self._rule, {wrong[index]}, self._top)
+            self._add(views, (at + index, tuple(wrong[:index])), row, {wrong[index]})
 
-    def _known(self, at: int, wrong: list[int]) -> bool:
-        last = self._views.get((at + len(wrong) - 1, tuple(wrong[:-1])))
-        return last is not None and wrong[-1] in last.p
-
-
-def _add(
-    views: Views, key: tuple[int, tuple[int, ...]], row: np.ndarray, rule: AcceptanceRule, wanted: set[int], top: int
-) -> None:
-    """Adds what ``row`` says at ``key``, unless it is there with all tokens that are ``wanted``."""
-    known = views.get(key)
-    if known is None or not wanted <= known.p.keys():
-        views[key] = _view(row, rule, key[0], wanted.union(known.p if known else ()), top)
+    def _add(self, views: Views, key: tuple[int, tuple[int, ...]], row: np.ndarray, wanted: set[int]) -> None:
+        """Adds what ``row`` says at ``key``, unless it is there with all tokens that are ``wanted``."""
+        known = views.get(key)
+        if known is None or not wanted <= known.p.keys():
+            wanted = wanted.union(known.p if known else ())
+            views[key] = _view(row, self._prepared.rule, key[0], wanted, self._top)
 
 
 def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> View:

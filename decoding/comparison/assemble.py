@@ -15,7 +15,7 @@ from ..loop.drafting import prefill
 from ..loop.features import as_rows
 from ..records.machine import describe_machine
 from ..records.trace import Chain, Costs, PairInfo, Repeat, Run, TokenText, Trace, Verdict
-from .annotate import Annotator, bare_iterations
+from .annotate import Annotator, to_iteration
 from .lane_run import LaneRun
 from .prepare import Prepared, model_info, models_of
 
@@ -80,7 +80,7 @@ def _trace(prepared: Prepared, decoded: Decoded, index: int, annotator: Annotato
     lane, runs = prepared.lanes[index], decoded.lanes[index]
     first, draft = runs[0], prepared.draft_of(lane)
     if annotator is None:
-        iterations = bare_iterations(first.iterations)
+        iterations = [to_iteration(one, {}, None, None, None) for one in first.iterations]
     else:
         iterations = annotator.iterations(first.iterations, draft, decoded.chains.get(draft or ""), lane.policy)
     return Trace(
