@@ -73,15 +73,18 @@ def record_chain(
         a tail or of the text: a live policy never needs them.
     """
     anew = not source.abilities.text_only
-    recorder = _Recorder(len(output), heads or {})
+    chain = Chain(source.name, list(output), Guesses([], [], []), {})
     for state, right in iterations_along(source, prompt, output, target, limits, longest, from_every_place=anew):
         if cancelled():
             raise Cancelled
+        scores = _scores(state, heads or {})
+        n_along = 1 if anew else min(right + 1, len(output) - state.start)
+        _append(chain.along, state, scores, range(n_along))
         if anew:
-            recorder.add_start(state)
-        else:
-            recorder.add(state, right)
-    return recorder.chain(source.name, output)
+            chain.starts.append(_append(Guesses([], [], []), state, scores, range(len(state.tokens))))
+        elif tail := range(n_along, len(state.tokens)):
+            chain.tails[state.start + n_along - 1] = _append(Guesses([], [], []), state, scores, tail)
+    return chain
 
 
 def iterations_along(
@@ -151,54 +154,26 @@ def _guess_until_wrong(source: DraftSource, output: list[int], state: DraftState
     return right
 
 
-class _Recorder:
-    """Collects runs of guesses and returns them as a chain."""
-
-    def __init__(self, n_tokens: int, heads: Mapping[str, Head]) -> None:
-        self._n_tokens = n_tokens
-        self._heads = heads
-        self._along = Guesses([], [], [])
-        self._tails: dict[int, Guesses] = {}
-        self._starts: list[Guesses] = []
-
-    def add(self, state: DraftState, right: int) -> None:
-        """Adds the guesses from ``state.start`` on; the first ``right`` of them are the text's own."""
-        scores = self._scores(state)
-        n_along = min(right + 1, self._n_tokens - state.start)
-        _append(self._along, state, scores, 0, n_along)
-        if len(state.tokens) > n_along:
-            tail = Guesses([], [], [])
-            _append(tail, state, scores, n_along, len(state.tokens))
-            self._tails[state.start + n_along - 1] = tail
-
-    def add_start(self, state: DraftState) -> None:
-        """Adds all guesses of an iteration at ``state.start``."""
-        scores, guesses = self._scores(state), Guesses([], [], [])
-        _append(self._along, state, scores, 0, 1)
-        _append(guesses, state, scores, 0, len(state.tokens))
-        self._starts.append(guesses)
-
-    def chain(self, draft: str, output: list[int]) -> Chain:
-        return Chain(draft, list(output), self._along, self._tails, self._starts)
-
-    def _scores(self, state: DraftState) -> dict[str, np.ndarray]:
-        if not self._heads or not state.tokens:
-            return {name: np.zeros(0) for name in self._heads}
-        # A state exists one draft step after its guess: that of the last guesses is unknown.
-        unknown = state.proposer[len(state.hidden) :]
-        state.hidden = [*state.hidden[: len(state.tokens)], *(np.zeros_like(one) for one in unknown)]
-        return {name: head.score_chain(state) for name, head in self._heads.items()}
+def _scores(state: DraftState, heads: Mapping[str, Head]) -> dict[str, np.ndarray]:
+    """The acceptance probabilities of all guesses in ``state``, by head."""
+    if not heads or not state.tokens:
+        return {name: np.zeros(0) for name in heads}
+    # A state exists one draft step after its guess: that of the last guesses is unknown.
+    unknown = state.proposer[len(state.hidden) :]
+    state.hidden = [*state.hidden[: len(state.tokens)], *(np.zeros_like(one) for one in unknown)]
+    return {name: head.score_chain(state) for name, head in heads.items()}
 
 
-def _append(to: Guesses, state: DraftState, scores: dict[str, np.ndarray], first: int, end: int) -> None:
-    """Appends the guesses ``first`` .. ``end`` of ``state``; a missing one means that there was nothing to propose."""
-    for index in range(first, end):
+def _append(to: Guesses, state: DraftState, scores: dict[str, np.ndarray], indices: range) -> Guesses:
+    """``to`` with the guesses of ``state`` at ``indices``; a missing one means that there was nothing to propose."""
+    for index in indices:
         exists = index < len(state.tokens)
         to.choice.append(state.tokens[index] if exists else None)
         to.p.append(_short(state.p[index]) if exists else 0.0)
         to.entropy.append(_short(state.entropy[index]) if exists else 0.0)
         for name, column in scores.items():
             to.scores.setdefault(name, []).append(_short(column[index]) if exists else 0.0)
+    return to
 
 
 def _short(value: float) -> float:
