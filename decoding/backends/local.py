@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from ..errors import Cancelled, UserError
@@ -23,7 +23,7 @@ from .process import WorkerProcess
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 24
-POLL_S = 0.1  # interval at which a waiting stream checks its cancel flag
+POLL_S = 0.1  # interval at which a waiting stream checks its cancel flag, and a job under way is watched
 UNHEEDED_S = 30.0  # how long a cancelled job may continue before its process is killed
 SILENT_S = 60.0  # how long a worker at work may give no sign of life before it is replaced
 SILENT = (
@@ -39,7 +39,7 @@ class _Job:
     options: dict[str, Any]
     run_id: str
     inbox: queue.SimpleQueue[tuple[Kind, dict[str, Any]]] = field(default_factory=queue.SimpleQueue)
-    cancelled: bool = False  # its process was asked to end it
+    stopped_at: float = 0.0  # when its process was asked to end it; 0: it was not
     ending: str = ""  # the sentence with which it fails, if it was not its reader who ended it
     over: bool = False  # its last event has come
 
@@ -65,7 +65,6 @@ class LocalBackend(Backend):
         self._line: deque[_Job] = deque()
         self._running: _Job | None = None
         self._worker: WorkerProcess | None = None
-        self._deadline: threading.Timer | None = None  # of the running job
         self._numbers = itertools.count()
         self._closed = False
         atexit.register(self.close)
@@ -128,14 +127,6 @@ class LocalBackend(Backend):
             if kind in LAST_KINDS:
                 return
 
-    def _overdue_sentence(self) -> str:
-        limit = self._grant.max_seconds
-        most = f"{limit / 60:,.0f} minutes" if limit >= 120 else f"{limit:,.3g} seconds"
-        return (
-            f"The run took longer than {most}, the limit here, and was ended. The part that was decoded is "
-            f"shown. {ASK_FOR_LESS}"
-        )
-
     def _enter(self, job: _Job) -> int:
         """Joins the queue; returns the number of jobs ahead. Raises UserError."""
         with self._lock:
@@ -160,33 +151,27 @@ class LocalBackend(Backend):
 
     def _stop_running(self, job: _Job) -> None:
         """Ask the worker to end ``job``, if it is the one under way (lock held)."""
-        if job is self._running and not (job.over or job.cancelled) and self._worker is not None:
-            job.cancelled = True
+        if job is self._running and not (job.over or job.stopped_at) and self._worker is not None:
+            job.stopped_at = monotonic()
             self._worker.send({"cancel": job.number})
-            _later(UNHEEDED_S, lambda: self._kill(job))
 
-    def _kill(self, job: _Job) -> None:
-        with self._lock:
-            if job is self._running and self._worker is not None:
-                self._worker.kill()
-
-    def _end_overdue(self, job: _Job) -> None:
-        with self._lock:
-            if job is self._running and not job.cancelled:
-                job.ending = self._overdue_sentence()
-                self._stop_running(job)
-
-    def _end_silent(self, job: _Job) -> None:
-        """Ends a process that hangs; checks again later if it has sent something."""
-        with self._lock:
-            if job is not self._running or self._worker is None:
-                return
-            left = SILENT_S - (monotonic() - self._worker.heard_at)
-            if left > 0:
-                _later(left, lambda: self._end_silent(job))
-                return
-            job.ending = SILENT
-            self._worker.kill()
+    def _watch(self, job: _Job) -> None:
+        """Ends ``job`` if it takes too long, and its process if that heeds no stop or hangs; in a thread of its own."""
+        begun = monotonic()
+        while True:
+            sleep(POLL_S)
+            with self._lock:
+                if job is not self._running or self._worker is None:
+                    return
+                now = monotonic()
+                if not job.stopped_at and now - begun > self._grant.max_seconds:
+                    job.ending = _overdue_sentence(self._grant.max_seconds)
+                    self._stop_running(job)
+                is_silent = now - max(begun, self._worker.heard_at) > SILENT_S
+                if is_silent or (job.stopped_at and now - job.stopped_at > UNHEEDED_S):
+                    job.ending = SILENT if is_silent else job.ending
+                    self._worker.kill()
+                    return
 
     def _advance(self) -> None:
         """Gives the next job to the worker (lock held)."""
@@ -200,8 +185,7 @@ class LocalBackend(Backend):
             if self._worker is None:
                 return self._next()
             self._worker.send(message)  # if it has already ended, _on_end reports that
-        self._deadline = _later(self._grant.max_seconds, lambda: self._end_overdue(job))
-        _later(SILENT_S, lambda: self._end_silent(job))
+        threading.Thread(target=self._watch, args=(job,), name="job-watch", daemon=True).start()
         self._post_places()
 
     def _start_worker(self, job: _Job) -> WorkerProcess | None:
@@ -237,7 +221,7 @@ class LocalBackend(Backend):
             job = self._running
             if job is None:
                 return
-            if job.cancelled and not job.ending:
+            if job.stopped_at and not job.ending:
                 job.post("cancelled")
             else:
                 why = job.ending or (CLOSED if self._closed else _crash_sentence(worker))
@@ -247,16 +231,15 @@ class LocalBackend(Backend):
     def _next(self) -> None:
         """The running job has ended: start the next one (lock held)."""
         self._running = None
-        if self._deadline is not None:
-            self._deadline.cancel()
         self._advance()
 
 
-def _later(seconds: float, act: Callable[[], None]) -> threading.Timer:
-    timer = threading.Timer(seconds, act)
-    timer.daemon = True
-    timer.start()
-    return timer
+def _overdue_sentence(limit: float) -> str:
+    most = f"{limit / 60:,.0f} minutes" if limit >= 120 else f"{limit:,.3g} seconds"
+    return (
+        f"The run took longer than {most}, the limit here, and was ended. The part that was decoded is "
+        f"shown. {ASK_FOR_LESS}"
+    )
 
 
 def _crash_sentence(worker: WorkerProcess) -> str:
