@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -25,7 +24,7 @@ class Metrics:
     """Counts the events of runs. Safe to use from several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
         self.registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -62,36 +61,33 @@ class Metrics:
         self.outcomes.labels("refused").inc()
 
     def watched(self, events: Iterator[Event]) -> Iterator[Event]:
-        """``events`` of a run, counted on their way."""
-        watch = _Watch(self, self._clock)
+        """``events`` of a run to its last one, counted on their way."""
+        watch = _Watch(self)
         try:
             for event in events:
                 watch.see(event)
-                if event.is_last:
-                    watch.end()
+                if event.is_last:  # counted before a reader has it
+                    break
                 yield event
         finally:
             watch.end()
+        yield event
 
 
-@dataclass(slots=True)
 class _Watch:
     """One run, seen through its events."""
 
-    metrics: Metrics
-    clock: Callable[[], float]
-    begun: float = 0.0
-    since: float = 0.0  # when the stage began
-    stage: str = ""  # "": no event yet
-    outcome: str = "abandoned"  # unless its events are read to the end
-    over: bool = False
-    lanes: list[tuple[str, str, str]] = field(default_factory=list)  # labels by lane
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self.begun = self.since = metrics.clock()  # ``since``: when the stage began
+        self.stage = ""  # "": no event yet
+        self.outcome = "abandoned"  # unless its events are read to the end
+        self.lanes: list[tuple[str, str, str]] = []  # labels by lane
 
     def see(self, event: Event) -> None:
         data = event.data
         match event.kind:
             case "queued" if not self.stage:
-                self.begun = self.clock()
                 self.metrics.waiting.inc()
                 self._enter("queue")
             case "progress":
@@ -114,17 +110,14 @@ class _Watch:
 
     def end(self) -> None:
         """The last event, or the reader's departure."""
-        if self.over:
-            return
-        self.over = True
         if self.stage:
             self._enter("")
-            self.metrics.run_s.observe(self.clock() - self.begun)
+            self.metrics.run_s.observe(self.metrics.clock() - self.begun)
         self.metrics.outcomes.labels(self.outcome).inc()
 
     def _enter(self, stage: str) -> None:
         """Another stage begins, and the one before it is over."""
-        now = self.clock()
+        now = self.metrics.clock()
         if stage == self.stage:
             return
         if self.stage == "queue":

@@ -170,16 +170,11 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, dict[str, Any]]:
     if is_foreign and not limits.any_model:
         raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
     if kind == "compare":
-        _check_known(options)
+        if unknown := sorted(options.keys() - SETTINGS.keys()):
+            name = unknown[0][:40]
+            raise UserError(f"This server does not know the setting {name}: is the front end of the same version?")
         options = asdict(request_from_dict(options))
     return kind, options
-
-
-def _check_known(options: dict[str, Any]) -> None:
-    unknown = sorted(options.keys() - SETTINGS.keys())
-    if unknown:
-        sentence = f"This server does not know the setting {unknown[0][:40]}: is the front end of the same version?"
-        raise UserError(sentence)
 
 
 class _EventsResponse(StreamingResponse):
