@@ -1,8 +1,10 @@
-"""What every backend does with a run, wherever its models are: in a worker process, on a server, in a Space.
+"""What every backend does with a run, wherever its models are: in a worker process, on a server, in a Space, on a GPU
+that is lent.
 
-ZeroGPU's, which needs a stand-in: test_backends_zerogpu.py. Ray's, which needs Ray: test_ray.py.
+Ray's, which needs Ray: test_ray.py.
 """
 
+import importlib
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,6 +20,7 @@ from decoding.records.run_file import run_from_dict
 from .fakes import ScriptedRunner, begin, check_stream, compare, last_sentence, small_request, stopped
 from .page_server import scripted_page
 from .serving import served_at
+from .test_backends_zerogpu import fake_spaces
 from .waiting import wait_until
 
 
@@ -47,7 +50,14 @@ def space(tmp_path_factory):
         yield Place(SpaceBackend(url), lambda: not behind._waiting)
 
 
-@pytest.fixture(params=["worker", "server", "space"])
+@pytest.fixture
+def lent():
+    with fake_spaces() as spaces:
+        backend = importlib.import_module("decoding.backends.zerogpu").ZeroGPUBackend(ScriptedRunner())
+        yield Place(backend, lambda: not spaces.lent)
+
+
+@pytest.fixture(params=["worker", "server", "space", "lent"])
 def place(request) -> Place:
     return request.getfixturevalue(request.param)
 
@@ -71,14 +81,14 @@ def test_a_run_arrives_whole_and_in_order(backend):
 
 
 def test_cancel_ends_a_run_between_iterations(place):
-    events = stopped(place.backend)
+    events = stopped(place.backend, max_new_tokens=500)
     check_stream(events)
     assert events[-1].kind == "cancelled"
     wait_until(place.is_idle)
 
 
 def test_a_reader_who_goes_away_ends_the_run(place):
-    stream, _ = begin(place.backend)
+    stream, _ = begin(place.backend, max_new_tokens=500)
     stream.close()
     wait_until(place.is_idle)
 

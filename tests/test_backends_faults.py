@@ -9,7 +9,6 @@ import pytest
 from decoding.backends import choose_backend
 from decoding.backends.jobs import Jobs
 from decoding.backends.space import SpaceBackend, carried
-from decoding.comparison import chain
 from decoding.errors import UserError, is_out_of_memory, sentence_of
 from decoding.records.events import guarded
 from decoding.records.pairs import find_pair
@@ -39,19 +38,6 @@ def test_every_fault_is_reported_in_a_sentence(error, words):
     sentence = sentence_of(error)
     assert words in sentence and "second" not in sentence
     assert is_out_of_memory(error) is ("memory" in words)
-
-
-def test_a_stop_deep_in_a_job_ends_it_with_what_was_measured_and_not_as_broken(monkeypatch):
-    """A chain is recorded deep below the job, for what-if alone; its Cancelled must be the job's."""
-
-    def stopped(*args, **kwargs):
-        raise chain.Cancelled
-
-    monkeypatch.setattr("decoding.comparison.chain.record_chain", stopped)
-    jobs = Jobs()
-    jobs._know(ToyPair(), ("", "", "", "auto", "auto"))
-    kind, data = list(guarded(jobs.run("compare", OPTIONS, "run", lambda: False)))[-1]
-    assert kind == "finished" and not data["run"]["chains"]
 
 
 def test_zerogpu_without_its_package_is_a_sentence(monkeypatch):

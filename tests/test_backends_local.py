@@ -184,8 +184,9 @@ def test_a_worker_prepares_and_uses_idle_time_until_there_is_a_job(make_backend,
 def test_a_public_deployment_grants_less(make_backend, monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_PUBLIC", "1")
     backend = make_backend()
-    assert "20,000" in last_sentence(compare(backend, "x" * 20_001))
-    assert "would decode" in last_sentence(compare(backend, max_new_tokens=512, repeats=50))
+    assert "here at most 20,000 are read" in last_sentence(compare(backend, "x" * 20_001))
+    assert "600 new tokens are too many: here at most 512." in last_sentence(compare(backend, max_new_tokens=600))
+    assert "would decode 51,200 tokens" in last_sentence(compare(backend, max_new_tokens=512, repeats=50))
     assert "shared" in last_sentence(list(backend.run_job("count", {"n": 1}, threading.Event())))
     short = make_backend(grant=Grant(max_new_tokens=100))
     assert "128 new tokens are too many" in last_sentence(list(short.run_job("evaluate", {}, threading.Event())))

@@ -24,7 +24,6 @@ from decoding.backends.server import Limits, Session, _EventsResponse, _read_bod
 from decoding.backends.stream import EventStream
 from decoding.errors import UserError
 from decoding.records.events import Event, event_to_json
-from decoding.records.request import Grant
 from decoding.records.run_file import run_from_dict
 from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, begin, compare, last_sentence, small_request
@@ -109,17 +108,6 @@ def test_an_evaluation_may_name_a_draft_of_the_pair():
 def test_no_pages_but_the_documented_ones(url):
     for path in ("/docs", "/openapi.json", "/redoc"):
         assert web.get(f"{url}{path}").status_code == 404
-
-
-def test_limits_of_the_server_are_sentences():
-    with served_at(FakeBackend(Grant(20, 10, 30, long_jobs=False))) as url:
-        remote = RemoteBackend(url)
-        assert "here at most 10." in last_sentence(compare(remote))
-        assert "here at most 20 are read" in last_sentence(compare(remote, "x" * 21, max_new_tokens=4))
-        assert "would decode 32 tokens" in last_sentence(compare(remote, max_new_tokens=8, repeats=2))
-        assert compare(remote, max_new_tokens=7)[-1].kind == "finished"
-        refused = list(remote.run_job("evaluate", {}, threading.Event()))
-        assert "machine is shared" in last_sentence(refused)
 
 
 def test_a_full_server_refuses_with_a_sentence():
