@@ -13,8 +13,16 @@ from decoding.comparison import compare as compare_module
 from decoding.comparison import kept_costs
 from decoding.comparison.compare import Comparison
 from decoding.comparison.costs import TRIED_SL, Timer, adjusted
-from decoding.comparison.idle import measure_asked, prepare_usual, set_policies
-from decoding.comparison.kept_costs import MAX_AGE, KnownCosts, Task, bucket, joined
+from decoding.comparison.kept_costs import (
+    MAX_AGE,
+    KnownCosts,
+    Task,
+    bucket,
+    joined,
+    measure_asked,
+    prepare_usual,
+    set_policies,
+)
 from decoding.comparison.prepare import prepare
 from decoding.engines.kept_trials import age_of
 from decoding.files import costs_folder

@@ -67,7 +67,7 @@ class Jobs:
         """
         if self._loading is None and self._known is None:
             return
-        from ..comparison.idle import measure_asked, prepare_usual, set_policies
+        from ..comparison.kept_costs import measure_asked, prepare_usual, set_policies
 
         try:
             if self._loading is not None and self._loading.wait(busy):

@@ -240,31 +240,26 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
 def _decision_of(decoded: Sequence[RawIteration], prepared: Prepared, lane: Lane, costs: Costs) -> float:
     """The cost of ``lane``'s features and decisions per drafted token in these iterations; 0 without guesses."""
     drafting = [it for it in decoded if it.drafted]
-    spent = sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in drafting)
-    return _trimmed_mean(spent) / costs.target_s + _waiting(prepared, lane, costs, drafting) if spent else 0.0
-
-
-def _waits(prepared: Prepared, lane: Lane) -> bool:
-    """Whether ``lane`` waits for each guess of a draft that is timed in chains that are planned."""
-    planned = isinstance(prepared.policy(lane), PlannedPolicy)
-    return not planned and isinstance(prepared.source(prepared.draft_of(lane)), DeviceDraft)
-
-
-def _waiting(prepared: Prepared, lane: Lane, costs: Costs, decoded: Sequence[RawIteration]) -> float:
-    """What a guess of ``lane`` cost beyond c, over ``target_s``, if its draft is timed in chains that are planned: the
-    median, since a graph may have been recorded in some iterations.
-    """
-    if not _waits(prepared, lane):
+    if not drafting:
         return 0.0
+    found = _trimmed_mean(sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in drafting))
+    if not _waits(prepared, lane):
+        return found / costs.target_s
     draft = prepared.draft_of(lane)
     assert draft is not None, "an n-gram draft is no model on a device"
     step = costs.draft_step[draft]
     beyond = [
         (it.times[DRAFT] / costs.target_s - costs.start(1, draft) - (it.reads or len(it.drafted)) * step)
         / len(it.drafted)
-        for it in decoded
+        for it in drafting
     ]
-    return max(0.0, median(beyond))
+    return found / costs.target_s + max(0.0, median(beyond))  # a graph may have been recorded in some iterations
+
+
+def _waits(prepared: Prepared, lane: Lane) -> bool:
+    """Whether ``lane`` waits for each guess of a draft that is timed in chains that are planned."""
+    planned = isinstance(prepared.policy(lane), PlannedPolicy)
+    return not planned and isinstance(prepared.source(prepared.draft_of(lane)), DeviceDraft)
 
 
 def _trimmed_mean(weighed: list[tuple[float, int]]) -> float:

@@ -1,5 +1,5 @@
 """Cost curves from earlier measurements, kept per pair, engine and machine, so that runs need not wait for them; and
-what they choose for the policies.
+what they choose for the policies. Both are measured and chosen in idle time.
 """
 
 from __future__ import annotations
@@ -22,15 +22,20 @@ from ..engines.threads import DRAFT_ROWS, TARGET_ROWS
 from ..errors import UserError
 from ..files import costs_folder, digest_of
 from ..records.machine import describe_machine
+from ..records.request import DEFAULT_LANES, CompareRequest
 from ..records.trace import Costs, Machine, ModelInfo
+from .costs import Timer, measure_decision, warm_up
 from .prepare import POLICIES_FOLDER as POLICIES
-from .prepare import load_heads_of, model_info
+from .prepare import load_heads_of, model_info, prepare
 
 log = logging.getLogger(__name__)
 
 CONTEXTS = tuple(2**n for n in range(6, 18))  # tokens; costs in between are similar
 TYPICAL = 128  # tokens of context: a question and half of its answer
 DOUBTFUL = 0.1  # readings that contradict each other by more
+Busy = Callable[[], bool]
+TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind. "
+USUAL = CompareRequest(TEXT, lanes=list(DEFAULT_LANES))  # as the run that the page opens with
 
 
 @dataclass(slots=True)
@@ -249,3 +254,65 @@ def joined(costs: Sequence[Costs]) -> Costs:
 
 def _only(by_draft: dict[str, float], draft: str | None) -> dict[str, float]:
     return {name: value for name, value in by_draft.items() if name == draft}
+
+
+# -- the idle work of a process with a loaded pair
+
+
+def prepare_usual(known: KnownCosts, busy: Busy) -> None:
+    """Prepare for the page's default run: measure cost curves and warm up its lanes."""
+    draft = known.pair.default_draft
+    context = len(known.pair.encode_prompt(USUAL.prompt)) + USUAL.max_new_tokens // 2
+    if known.find([draft], context) is None:
+        known.ask_for(draft, context)
+        measure_asked(known, busy)
+    set_policies(known, busy)
+    costs = known.find([draft], context)
+    for text in USUAL.lanes:
+        if costs is not None and not busy():
+            _warm_up(known, text, context, costs)
+
+
+def measure_asked(known: KnownCosts, busy: Busy) -> None:
+    """Measure the requested curves and keep them; stops when ``busy()``, leaving the rest for later."""
+    if not busy():
+        known.try_threads_again()
+    while known.tasks and (measured := _measure(known, known.tasks[0], busy)) is not None:
+        task = known.tasks[0]
+        known.keep([task.draft] if task.draft else [], task.context, measured)
+
+
+def set_policies(known: KnownCosts, busy: Busy) -> None:
+    """Choose thresholds and the best fixed SL for every loaded draft whose curves have not; stops when ``busy()``."""
+    for draft in filter(known.is_unset, list(known.pair.loaded_drafts)):
+        for policy in load_heads_of(known.pair, draft):
+            kept = known.typical(draft)
+            if kept is not None and policy not in kept.costs.decision and not busy():
+                lane = policy if draft == known.pair.default_draft else f"{draft}/{policy}"
+                _warm_up(known, lane, kept.setting.context, kept.costs)
+        if not busy():
+            known.choose(draft, busy)
+
+
+def _measure(known: KnownCosts, task: Task, busy: Busy) -> Costs | None:
+    drafts = [task.draft] if task.draft else []
+    prompt = known.pair.encode_prompt(TEXT).ids
+    timer = Timer(known.pair, drafts, prompt, task.context)
+    for _ in timer.rounds():
+        if busy():
+            return None
+    return timer.costs()
+
+
+def _warm_up(known: KnownCosts, text: str, context: int, costs: Costs) -> None:
+    """Let a lane decode a few tokens, and keep the cost of its decisions. Lanes that this pair lacks are skipped."""
+    try:
+        prepared = prepare(replace(USUAL, lanes=[text]), known.pair, known.chosen)
+    except UserError:
+        return
+    lane = prepared.lanes[0]
+    if lane.is_plain:
+        warm_up(prepared, lane, costs)
+    decision = measure_decision(prepared, lane, costs)
+    known.add_decisions(prepared.drafts or [known.pair.default_draft], context, {lane.policy: decision})
+    known.warm.add(lane.text)
