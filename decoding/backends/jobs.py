@@ -163,7 +163,7 @@ class Jobs:
         import torch
 
         self._loading = None
-        pair = loading.pair()
+        pair = loading.future.result()
         torch.set_num_threads(pair.target.info.threads)  # torch keeps it per thread; this one decodes
         return self._know(pair, loading.key)
 
@@ -183,7 +183,8 @@ class FittedJobs(Jobs):
 class Loading:
     """Loads a pair in a separate thread, so that a long download can report progress and be stopped.
 
-    Begins immediately. ``progress``: a queue of (message, share done or None), with None at the end.
+    Begins immediately. ``progress``: a queue of (message, share done or None), with None at the end; ``future``: of the
+    pair.
     """
 
     def __init__(self, key: Key, device: str) -> None:
@@ -194,9 +195,9 @@ class Loading:
         self.progress: queue.SimpleQueue[tuple[str, float | None] | None] = queue.SimpleQueue()
         self.progress.put(("Loading the models", None))
         pool = ThreadPoolExecutor(1, thread_name_prefix="loading")
-        self._future = pool.submit(load_pair, *key, device=device, progress=self._report)
+        self.future = pool.submit(load_pair, *key, device=device, progress=self._report)
         pool.shutdown(wait=False)
-        self._future.add_done_callback(lambda done: self.progress.put(None))
+        self.future.add_done_callback(lambda done: self.progress.put(None))
 
     def _report(self, message: str, fraction: float | None) -> None:
         if self.cancelled():
@@ -205,20 +206,16 @@ class Loading:
 
     def wait(self, busy: Callable[[], bool]) -> bool:
         """Wait for the end (True), or until ``busy()`` (False)."""
-        while not self._future.done():
+        while not self.future.done():
             if busy():
                 return False
-            wait([self._future], POLL_S)
+            wait([self.future], POLL_S)
         return True
 
     def end(self) -> None:
         """The pair is no longer needed: loading stops at its next progress message."""
         self.cancelled = lambda: True
-        self._future.exception()
-
-    def pair(self) -> Pair:
-        """The pair. Raises what loading raised."""
-        return self._future.result()
+        self.future.exception()
 
 
 def _is_default(pair: str) -> bool:

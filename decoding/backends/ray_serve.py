@@ -157,8 +157,9 @@ class RayBackend(Backend):
         for came in apart(lambda: lines, "ray-reader", POLL_S):
             if cancel.is_set():
                 raise Cancelled
-            now = None if came else self._place(number)
-            if now is not None and now != place:
+            with self._lock:
+                now = self._waiting.index(number) if not came and number in self._waiting else place
+            if now != place:
                 place = now
                 yield "queued", {"place": now}
             for event in map(event_from_json, came):
@@ -168,10 +169,6 @@ class RayBackend(Backend):
                 if event.kind in LAST_KINDS:
                     return
         raise UserError(LOST)  # the stream ended without a last event
-
-    def _place(self, number: int) -> int | None:
-        with self._lock:
-            return self._waiting.index(number) if number in self._waiting else None
 
     def _has_begun(self, number: int, ended: bool = False) -> None:
         with self._lock:

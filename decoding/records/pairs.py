@@ -187,7 +187,8 @@ def embedded_pairs() -> list[PairDescription]:
     That is the default pair or, if its target is not available here, another one with a note that says so.
     """
     pairs = _told_apart([path.parent for path in sorted(MODELS.glob("*/pair.json"))])
-    default = _default_name()
+    index = MODELS / "index.json"
+    default = _read_json(index).get("default") if index.exists() else None
     pairs.sort(key=lambda pair: (not pair.loadable, pair.name != default))
     missing = next((pair for pair in pairs if pair.name == default and not pair.loadable), None)
     if missing and pairs[0].loadable:
@@ -214,12 +215,6 @@ def _told_apart(folders: list[Path]) -> list[PairDescription]:
 def _unloadable(folder: Path, reason: str) -> PairDescription:
     name = folder.name
     return PairDescription(name, name, "embedded", str(folder), {}, "", loadable=False, reason=reason)
-
-
-def _default_name() -> str | None:
-    """Name of the default pair in models/index.json, or None."""
-    path = MODELS / "index.json"
-    return _read_json(path).get("default") if path.exists() else None
 
 
 def _read_or_say_why(folder: Path) -> PairDescription:
@@ -258,7 +253,7 @@ def read_pair(folder: Path) -> PairDescription:
         loadable=not missing,
         reason=missing,
         chat=file.chat,
-        fitted={name: _fitted(Path(place)) for name, place in drafts.items()},
+        fitted={name: sorted(one.stem for one in Path(at, "policies").glob("*.json")) for name, at in drafts.items()},
         card=record.card if record else "",
         licence=record.licence if record else "",
         about=file.about,
@@ -296,10 +291,6 @@ def is_asked(chat: bool | None, pair: str) -> bool:
     if described := _described(pair):
         return bool(described.get("chat", False))
     return any(preset.chat for preset in PRESETS if preset.name == pair)
-
-
-def _fitted(draft: Path) -> list[str]:
-    return sorted(path.stem for path in (draft / "policies").glob("*.json"))
 
 
 def find_pair(name: str = "") -> PairDescription:
