@@ -12,8 +12,8 @@ except ImportError:
     pass
 
 from decoding.backends import choose_backend
-from decoding.backends.process import ended_by_sigterm
 from decoding.errors import UserError
+from decoding.files import ended_by_sigterm
 from viz.page import build_page, serve
 
 

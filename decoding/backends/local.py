@@ -18,7 +18,7 @@ from ..records.events import LAST_KINDS, Kind, RawEvents
 from ..records.pairs import PairDescription, is_public
 from ..records.request import ASK_FOR_LESS, PUBLIC, Grant
 from .base import CLOSED, Backend, pairs_here
-from .process import WorkerProcess
+from .worker import WorkerProcess
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,9 @@
-"""The worker process: owns the models, runs one job at a time, sends its events over a pipe.
+"""The worker process, which owns the models and runs one job at a time: the front end's handle of it, and what it does.
 
-Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME FOLDER``; FOLDER is its folder for
-temporary files. Messages are JSON, both ways:
-``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` come in, ``{"job", "kind",
-"data"}`` go out, and ``{}`` every few seconds as a sign of life. The end of the pipe (the front end closed it or died)
-ends the worker immediately; it removes its folder first.
+It runs as ``python -m decoding.backends.worker FD MODULE:NAME FOLDER``; FOLDER is its folder for temporary files.
+Messages are JSON: ``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` to the process,
+``{"job", "kind", "data"}`` from it, and ``{}`` every few seconds as a sign of life. The end of the pipe (the front end
+closed it or died) ends the process immediately; it removes its folder first.
 """
 
 from __future__ import annotations
@@ -16,23 +15,121 @@ import os
 import queue
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, Protocol
 
+from ..files import ProcessFolder
 from ..records.events import LAST_KINDS, RawEvents, guarded
-from .process import GPU_LOST
 
 log = logging.getLogger(__name__)
 
+GPU_LOST = 70  # exit status of a worker whose GPU has faulted
+END_S = 5.0  # how long to wait for a killed worker
 BEAT_S = 5.0
 NOT_NUMBERS = (
     "The models gave results that are not numbers (NaN or infinite), so there is no run to show: choose the number "
     "format float32, or other models."
 )
+
+
+class WorkerProcess:
+    """The front end's handle: starts a worker, writes to it, reads from it, ends it.
+
+    A fresh interpreter and not a fork or a multiprocessing child: it neither inherits the front end's threads
+    nor imports the front end's main module. ``on_message`` and ``on_end`` are called in a thread that blocks
+    on the pipe, so an idle worker costs nothing.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        on_message: Callable[[WorkerProcess, dict[str, Any]], None],
+        on_end: Callable[[WorkerProcess], None],
+    ) -> None:
+        # It may be killed at any moment, so its folder for temporary files is removed from here.
+        self._folder = ProcessFolder("speculoscope-worker-")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "decoding.backends.worker", str(theirs.fileno()), target, self._folder.name],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=_environment() | {"TMPDIR": self._folder.name},
+            )
+        self._connection = Connection(ours.detach())
+        self._writing = threading.Lock()
+        self._on_message, self._on_end = on_message, on_end
+        self.heard_at = monotonic()  # when it last sent anything
+        threading.Thread(target=self._read, name="worker-reader", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Writes to the worker; False if it has ended."""
+        try:
+            with self._writing:
+                self._connection.send_bytes(json.dumps(message).encode("ascii"))
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):  # a driver may hold it: do not wait longer
+            self._process.wait(END_S)  # so that it writes no file while its folder is removed
+        self._folder.cleanup()  # the reading thread does so as well, but this program's end may cut it short
+
+    def why_it_ended(self) -> str:
+        """A clause on the exit status: "was killed by signal 9 (SIGKILL)"."""
+        code = self._process.wait()
+        if code == GPU_LOST:
+            return "had to end, because the GPU accepts no work after a fault (see the program's log)"
+        if code >= 0:
+            return f"ended with status {code}; the program's log has the reason"
+        hint = ", often for lack of memory" if -code == signal.SIGKILL else ""
+        return f"was killed by signal {-code} ({_name_of(-code)}{hint})"
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                break
+            self.heard_at = monotonic()
+            if message:  # else a sign of life
+                self._on_message(self, message)
+        self._process.kill()  # it may have closed its end and hang
+        self._process.wait()
+        with self._writing:
+            self._connection.close()
+        self._folder.cleanup()
+        self._on_end(self)
+
+
+def _name_of(number: int) -> str:
+    """ "SIGKILL" for 9; real-time signals have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"
+
+
+def _environment() -> dict[str, str]:
+    paths = [path for path in sys.path if path and os.path.isdir(path)]
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *paths])}
+
+
+# -- in the process itself
 
 
 class _Line:

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ..backends.process import ended_by_sigterm
 from ..errors import UserError
+from ..files import ended_by_sigterm
 from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, Grant
 from .console import err
 
