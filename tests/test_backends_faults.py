@@ -175,10 +175,3 @@ def test_a_page_that_answers_with_something_else_is_no_space(monkeypatch, event)
     client = SimpleNamespace(submit=lambda **arguments: Answer([event]))
     monkeypatch.setattr(backend, "_connect", lambda: client)
     assert "is it the right Space" in last_sentence(compare(backend))
-
-
-def test_it_is_chosen_by_its_name():
-    assert isinstance(choose_backend(url="space:owner/name"), SpaceBackend)
-    for place in ("owner", "../x", "a/b/c", ""):
-        with pytest.raises(UserError, match="is not a Space"):
-            choose_backend(url=f"space:{place}")

@@ -22,6 +22,7 @@ from decoding.backends.recorded import (
     store_recording,
 )
 from decoding.backends.remote import RemoteBackend
+from decoding.backends.space import SpaceBackend
 from decoding.errors import UserError
 from decoding.records.pairs import embedded_pairs, find_pair
 from decoding.records.run_file import run_from_json, save_run
@@ -172,12 +173,16 @@ def test_a_list_entry_shows_pair_machine_and_date():
 def test_the_backend_follows_arguments_and_environment(monkeypatch):
     for name in ("SPECULOSCOPE_BACKEND", "SPECULOSCOPE_TOKEN", "SPACES_ZERO_GPU"):
         monkeypatch.delenv(name, raising=False)
-    chosen = [choose_backend(), choose_backend(url="http://gpu:1"), choose_backend(recorded=True)]
-    assert [type(backend) for backend in chosen] == [LocalBackend, RemoteBackend, RecordedBackend]
+    asked = ({}, {"url": "http://gpu:1"}, {"recorded": True}, {"url": "space:owner/name"})
+    kinds = [LocalBackend, RemoteBackend, RecordedBackend, SpaceBackend]
+    assert [type(choose_backend(**one)) for one in asked] == kinds
     monkeypatch.setenv("SPECULOSCOPE_BACKEND", "http://gpu:2")
     assert isinstance(choose_backend(), RemoteBackend)
     with pytest.raises(UserError, match="not the address"):
         choose_backend(url="gpu:1")
+    for place in ("owner", "../x", "a/b/c", ""):
+        with pytest.raises(UserError, match="is not a Space"):
+            choose_backend(url=f"space:{place}")
 
 
 def test_the_shipped_recordings_are_fresh_and_small():
