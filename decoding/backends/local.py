@@ -41,7 +41,6 @@ class _Job:
     inbox: queue.SimpleQueue[tuple[Kind, dict[str, Any]]] = field(default_factory=queue.SimpleQueue)
     stopped_at: float = 0.0  # when its process was asked to end it; 0: it was not
     ending: str = ""  # the sentence with which it fails, if it was not its reader who ended it
-    over: bool = False  # its last event has come
 
     def post(self, kind: Kind, **data: Any) -> None:
         self.inbox.put((kind, data))
@@ -151,7 +150,7 @@ class LocalBackend(Backend):
 
     def _stop_running(self, job: _Job) -> None:
         """Ask the worker to end ``job``, if it is the one under way (lock held)."""
-        if job is self._running and not (job.over or job.stopped_at) and self._worker is not None:
+        if job is self._running and not job.stopped_at and self._worker is not None:
             job.stopped_at = monotonic()
             self._worker.send({"cancel": job.number})
 
@@ -192,7 +191,6 @@ class LocalBackend(Backend):
         try:
             return WorkerProcess(self._target, self._on_message, self._on_end)
         except OSError as error:
-            job.over = True
             why = error.strerror or type(error).__name__
             message = f"The process that runs the models could not be started ({why}): free some memory and try again."
             job.post("failed", message=message)
@@ -204,13 +202,12 @@ class LocalBackend(Backend):
 
     def _on_message(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         """From the worker's reader thread."""
-        job = self._running
-        if worker is not self._worker or job is None or message["job"] != job.number:
-            return
-        job.over = message["kind"] in LAST_KINDS
-        job.post(message["kind"], **message["data"])
-        if job.over:
-            with self._lock:
+        with self._lock:
+            job = self._running
+            if worker is not self._worker or job is None or message["job"] != job.number:
+                return
+            job.post(message["kind"], **message["data"])
+            if message["kind"] in LAST_KINDS:
                 self._next()
 
     def _on_end(self, worker: WorkerProcess) -> None:
