@@ -149,9 +149,9 @@ def test_memory_that_ends_while_a_pair_loads_is_reported_and_the_next_pair_loads
             raise error
 
         full.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
-        events = load(jobs, request)
+        events = list(guarded(jobs._load(request, lambda: False)))
     assert events[-1][0] == "failed" and "ran out of memory: choose a smaller pair" in events[-1][1]["message"]
-    assert load(jobs, request)[-1][0] == "progress" and jobs._known is not None
+    assert {kind for kind, _ in jobs._load(request, lambda: False)} == {"progress"} and jobs._known is not None
 
 
 def test_stop_while_a_pair_loads(folders):
@@ -164,12 +164,8 @@ def test_stop_while_a_pair_loads(folders):
 def test_another_number_format_is_loaded_anew(folders):
     jobs, request = Jobs("cpu"), small_request(target=str(folders["small"]), draft=str(folders["small"]))
     for dtype in ("float32", "bfloat16", "float32"):
-        load(jobs, replace(request, dtype=dtype))
+        assert {kind for kind, _ in jobs._load(replace(request, dtype=dtype), lambda: False)} == {"progress"}
         assert jobs._known.pair.target.info.dtype == dtype
-
-
-def load(jobs, request):
-    return list(guarded(jobs._load(request, lambda: False)))
 
 
 def test_a_gpu_that_faulted_is_lost_and_one_that_is_well_is_not(monkeypatch):
