@@ -19,7 +19,7 @@ from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import all_specs
 from ..loop.acceptance import Greedy
-from ..loop.clock import CpuClock
+from ..loop.clock import Clock
 from ..loop.drafting import MODEL_FREE, DraftSource, prefill, start_text
 from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
@@ -136,9 +136,7 @@ class _Checker:
         self._pair.target.rewind(len(self._prompt) - 1)
         if source is not None:
             source.forget(len(self._prompt) - 1)
-        decode = speculative_decode(
-            self._pair.target, source, policy, self._rule, self._prompt, self._limits, CpuClock()
-        )
+        decode = speculative_decode(self._pair.target, source, policy, self._rule, self._prompt, self._limits, Clock())
         return [token for iteration in decode for token in iteration.tokens]
 
     def _policy(self, name: str, cap: int | None) -> tuple[LookaheadPolicy, DraftSource | None]:

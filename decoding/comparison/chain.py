@@ -14,7 +14,7 @@ from ..errors import Cancelled
 from ..lookahead.base import SL_CAP, TREE_CAP, DraftState
 from ..lookahead.heads import Head
 from ..lookahead.tree import Tree
-from ..loop.clock import CpuClock
+from ..loop.clock import Clock
 from ..loop.drafting import DraftSource, States, start_text
 from ..loop.growing import grow_tree
 from ..loop.limits import Limits
@@ -193,7 +193,7 @@ def grow_along(
     """
     source = make_draft(prepared.pair, draft, prepared.rule, frozenset({"p"}))
     states = start_along(source, prepared.prompt, output, prepared.pair.target)
-    found, policy, clock = [], Tree(cap), CpuClock()
+    found, policy, clock = [], Tree(cap), Clock()
     clock.begin()
     for start in range(len(output)):
         if cancelled():

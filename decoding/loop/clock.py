@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -12,38 +12,30 @@ DRAFT, VERIFY, POLICY, REST = range(4)
 Times = tuple[float, float, float, float]  # seconds: draft, verify, policy, rest
 
 
-class Clock(Protocol):
-    """Assigns the time since the previous lap to a phase, so that no time is lost or counted twice."""
+class Clock:
+    """Assigns the time since the previous lap to a phase, so that no time is lost or counted twice; by the processor's
+    monotonic clock.
+    """
 
     def begin(self) -> None:
         """Starts an iteration."""
-
-    def lap(self, phase: int) -> None:
-        """Assigns the time since the last lap to ``phase``."""
-
-    def end(self) -> Times:
-        """Ends the iteration; the remaining time counts as rest."""
-
-
-class CpuClock:
-    """Reads the processor's monotonic clock."""
-
-    def begin(self) -> None:
         self._spans = [0.0, 0.0, 0.0, 0.0]
         self._last = perf_counter()
 
     def lap(self, phase: int) -> None:
+        """Assigns the time since the last lap to ``phase``."""
         now = perf_counter()
         self._spans[phase] += now - self._last
         self._last = now
 
     def end(self) -> Times:
+        """Ends the iteration; the remaining time counts as rest."""
         self.lap(REST)
         draft, verify, policy, rest = self._spans
         return draft, verify, policy, rest
 
 
-class CudaClock:
+class CudaClock(Clock):
     """Records CUDA events on ``device`` and waits once per iteration, at its end, when the host has already read the
     result. Events are reused: creating one takes as long as recording it.
     """
@@ -82,4 +74,4 @@ def wait_for(device: str) -> None:
 
 def make_clock(device: str) -> Clock:
     """The clock for models on ``device`` ("cpu", "cuda", "cuda:1")."""
-    return CudaClock(device) if device.startswith("cuda") else CpuClock()
+    return CudaClock(device) if device.startswith("cuda") else Clock()

@@ -14,6 +14,7 @@ from ..engines.cuda import CudaModel
 from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
+from .features import Features
 from .state_drafting import FeatureDraft
 
 
@@ -47,18 +48,10 @@ class DeviceDraft(ModelDraft):
         state.tokens.append(found.token)
         return found
 
-    def read_features(self, state: DraftState, found: Any) -> None:
-        needs = self._needs
-        if needs & {"p", "entropy", "top10"}:
-            state.p.append(found.p)
-        if "entropy" in needs:
-            state.entropy.append(found.entropy)
-        if "top10" in needs:
-            state.top10.append(np.array(found.top10, dtype=np.float32))
-        if "margin" in needs:
-            state.margin.append(_margin(found.top10))
-        if self._needs_states:
-            self._read_states(state)
+    def _features(self, proposal: Any, sure: float) -> Features:
+        top10 = np.array(proposal.top10, dtype=np.float32) if "top10" in self._needs else None
+        margin = _margin(proposal.top10) if "margin" in self._needs else 0.0
+        return Features(proposal.p, margin, proposal.entropy, top10)
 
     def propose(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length

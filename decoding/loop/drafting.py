@@ -17,7 +17,7 @@ from ..lookahead.base import DraftState
 from ..records.pairs import PROMPT_LOOKUP, DraftKind
 from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
-from .features import OUTSIDE, FeatureReader, as_rows
+from .features import OUTSIDE, FeatureReader, Features, as_rows
 
 if TYPE_CHECKING:
     import torch
@@ -209,8 +209,11 @@ class ModelDraft(DraftSource):
         if self._all_known:  # normally: no copy of the row at each step
             self._ids = self._model.head_ids
             return as_rows(logits)
-        rows, self._ids = known_rows(self._model, self._rule, logits)
-        return rows
+        ids = self._model.head_ids
+        assert ids is not None, "a whole head has no token that is not known"
+        known = ids < self._rule.vocab_size
+        self._ids = ids[known]
+        return as_rows(logits)[:, known]
 
     def _unseen(self, text: list[int], state: DraftState) -> list[int]:
         """The tokens that the model has not read yet: the last proposal or, at first, the end of the text.
@@ -220,12 +223,12 @@ class ModelDraft(DraftSource):
         """
         return [state.tokens[-1]] if state.tokens else text[self._model.length + self._skipped :]
 
-    def read_features(self, state: DraftState, proposal: ModelProposal) -> None:
+    def read_features(self, state: DraftState, proposal: Any) -> None:
         needs = self._needs
         if not needs:
             return
         if needs & {"p", "margin", "entropy", "top10"}:
-            found = self._reader.read(proposal.row, proposal.choice, needs, state.sure, proposal.known)
+            found = self._features(proposal, state.sure)
             if needs & {"p", "entropy", "top10"}:
                 state.p.append(found.p)
             if "margin" in needs:
@@ -236,6 +239,10 @@ class ModelDraft(DraftSource):
                 state.top10.append(found.top10)
         if self._needs_states:
             self._read_states(state)
+
+    def _features(self, proposal: Any, sure: float) -> Features:
+        """Those that the policy needs of ``proposal``; see :meth:`.features.FeatureReader.read`."""
+        return self._reader.read(proposal.row, proposal.choice, self._needs, sure, proposal.known)
 
     def _read_states(self, state: DraftState) -> None:
         hidden = as_rows(self._model.last_states[0])[-1].copy()
@@ -251,17 +258,6 @@ class ModelDraft(DraftSource):
             self._places = {}
         elif self._model.length > length:
             self._model.rewind(length)
-
-
-def known_rows(model: CachedModel, rule: AcceptanceRule, logits: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Of ``logits``, the last that ``model`` gave, those of the tokens that it may propose under ``rule``, [n, k], and
-    the ids [k] of these; None: they are those of all tokens.
-    """
-    rows, ids = as_rows(logits), model.head_ids
-    if ids is None:
-        return rows, None
-    known = ids < rule.vocab_size
-    return rows[:, known], ids[known]
 
 
 class ModelFreeDraft(DraftSource):
