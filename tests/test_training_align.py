@@ -17,15 +17,14 @@ from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop
 from training.__main__ import app
-from training.align import commands, distil, feature_drafts, install, recipes, together, writing
+from training.align import commands, distil, feature_drafts, install, recipes, writing
 from training.align import teacher as teachers
 from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
 from training.align.draft_folder import write_head_ids
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
-from training.align.suite import suite_of, write_suite
 from training.align.teacher import ChatModel, Teacher, turns_of
-from training.align.texts import Text, good_prompt, split_of
+from training.align.texts import Text, good_prompt, split_of, suite_of, write_suite
 
 from .tiny_chat import make_tiny_chat
 
@@ -177,7 +176,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
     places = {"PAIR": pair, "TEXTS": written, "DRAFTS": tmp_path / "drafts", "model": lambda: chat}
-    for module, name in product((commands, teachers, distil, install, feature_drafts, together), places):
+    for module, name in product((commands, teachers, distil, install, feature_drafts), places):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, places[name])
     monkeypatch.setattr(commands, "SUITE_FILE", tmp_path / "chat.jsonl")

@@ -7,7 +7,7 @@ import torch
 
 from decoding.engines.slim import own_weights
 from decoding.errors import UserError
-from training.align import distil, feature_drafts, together, writing
+from training.align import distil, feature_drafts, writing
 from training.align import teacher as teachers
 from training.align.data import all_texts
 from training.align.teacher import Teacher
@@ -66,9 +66,9 @@ def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, 
 def shipped(tiny_places, monkeypatch):  # noqa: F811
     """A shipped draft of text, from which drafts that read states start, in a house with a GPU."""
     reading_recipes(monkeypatch)
-    monkeypatch.setattr(together, "gpu", lambda: CPU)
+    monkeypatch.setattr(feature_drafts, "gpu", lambda: CPU)
     for plan in ("ON_GPU", "ON_TOP"):
-        monkeypatch.setattr(together, plan, replace(getattr(together, plan), batch_tokens=1024))
+        monkeypatch.setattr(feature_drafts, plan, replace(getattr(feature_drafts, plan), batch_tokens=1024))
     distil.distil("one-layer", tokens=3000)
     (tiny_places / "drafts").mkdir(parents=True)
     return (distil.DRAFTS / "one-layer").rename(tiny_places / "drafts" / "one-layer")

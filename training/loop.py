@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from decoding.errors import UserError
 from decoding.files import replacing_file
-from training.paths import CHECKPOINTS, LOGS
+from training import CHECKPOINTS, LOGS
 
 
 def set_rates(optimisers: list[torch.optim.Optimizer], factor: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from training.paths import SUITE_FILE, TEXTS
+from training import SUITE_FILE, TEXTS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
@@ -26,7 +26,7 @@ def texts(tokens: int = TOKENS) -> None:
 def suite() -> None:
     """Write the prompt suite `chat` from prompts that no draft is trained on."""
     from .data import all_texts
-    from .suite import write_suite
+    from .texts import write_suite
 
     typer.echo(f"{write_suite(all_texts(TEXTS), SUITE_FILE)} prompts in {SUITE_FILE.name}.")
 
@@ -51,7 +51,7 @@ def feature(
     tokens: int | None = INSTEAD,
 ) -> None:
     """Train a draft that also reads the target's hidden states, from a shipped draft that reads the text alone."""
-    from .together import train
+    from .feature_drafts import train
 
     train([name], minutes, tokens)
 
@@ -59,7 +59,7 @@ def feature(
 @app.command()
 def together(names: list[str] = NAMES, minutes: float = LENGTH, tokens: int | None = INSTEAD) -> None:
     """Train several drafts on the same batches. Needs a GPU: the target reads each batch anew."""
-    from .together import train
+    from .feature_drafts import train
 
     train(names, minutes, tokens, on_gpu=True)
 

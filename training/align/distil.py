@@ -13,8 +13,8 @@ from torch import Tensor
 
 from decoding.engines.slim import is_slim, own_weights, read_head_ids
 from decoding.errors import UserError
+from training import DRAFTS, PAIR, TEXTS
 from training.loop import Rates, TimedRun, last_of_log
-from training.paths import DRAFTS, PAIR, TEXTS
 
 from .data import Epochs, frequent_ids
 from .draft_folder import save_slim

@@ -15,8 +15,8 @@ from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import BLOCK, FEATURE, HEADS
+from training import DRAFTS, PAIR, TEXTS
 from training.loop import last_of_log
-from training.paths import DRAFTS, PAIR, TEXTS
 
 from .card import READING, write_card
 from .data import read_texts

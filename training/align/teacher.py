@@ -17,7 +17,7 @@ from decoding.engines.gguf import unpack
 from decoding.engines.hub import HuggingFaceHub
 from decoding.errors import UserError
 from decoding.records.gguf_record import read_record
-from training.paths import PAIR
+from training import PAIR
 
 from .data import Texts, all_texts, save_texts, shard_files
 from .reading import FreshTexts, Reader, of_the_token_before, read, with_states
