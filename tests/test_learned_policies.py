@@ -13,12 +13,11 @@ from decoding.comparison.chain import chain_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
-from decoding.lookahead.costaware import CostAware, least_latency, marginals, thresholds
+from decoding.lookahead.costaware import CostAware, least_latency, marginals, rows_from_json, thresholds
 from decoding.lookahead.disco import Disco, as_logs, sure_at
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.heads import HIGHEST, LOWEST, log_odds
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.ngrams import N_LEVELS
 from decoding.lookahead.repetition import LONGEST, Repetition, evidence_along
 from decoding.lookahead.specdecpp import SpecDecPlusPlus, hinged

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 
 from ..files import costs_folder
 from ..lookahead.base import SL_CAP, LookaheadPolicy
+from ..lookahead.costaware import Row
 from ..lookahead.heads import Head
-from ..lookahead.ledger import Row
 from ..lookahead.oracle import Oracle
 from ..lookahead.spec import all_specs
 from ..lookahead.static import Static

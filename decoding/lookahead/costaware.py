@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..records.trace import Costs
@@ -45,7 +46,6 @@ from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPoli
 from .costaware_heads import CostAwareHead, NetworkHead, TableHead
 from .disco import sigmoid
 from .heads import Architecture, Weights
-from .ledger import Row, rows_from_json
 from .ngrams import Ngrams
 from .repetition import Repetition
 from .spec import Argument, PolicySpec, Score
@@ -54,6 +54,36 @@ CAUTION = 0.5, 2.0  # range of the factor on the line
 UNREACHABLE = 1e9  # a line that no chance crosses, at any caution
 RECENT = 0.1  # weight of the latest guess in the recent match rate
 Coefficients = tuple[float, float, float]  # alpha, beta, gamma
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A policy's SLs on the validation split at a threshold, from which its latency on any machine follows, with the
+    cost curves there (c, v, o, decision): so costaware knows without the chains what a token costs it at its best.
+
+    ``histogram[n]``: number of iterations that drafted n tokens; ``n_tokens``: tokens of all of them.
+    """
+
+    threshold: float
+    n_tokens: int
+    histogram: tuple[int, ...]
+
+    def latency(self, costs: Costs, draft: str | None, policy: str) -> float:
+        """Time per token in units of a target pass over one token."""
+        total = sum(count * costs.iteration(n, draft, policy) for n, count in enumerate(self.histogram) if count)
+        return total / self.n_tokens
+
+
+def rows_to_json(rows: Sequence[Row]) -> list[list[Any]]:
+    return [[row.threshold, row.n_tokens, list(row.histogram)] for row in rows]
+
+
+def rows_from_json(data: Any) -> list[Row]:
+    """Raises TypeError or ValueError if ``data`` is not a ledger."""
+    rows = [Row(float(t), int(n), tuple(int(count) for count in counts)) for t, n, counts in data]
+    if not rows or any(row.n_tokens < 1 or not sum(row.histogram) for row in rows):
+        raise ValueError("an empty ledger")
+    return rows
 
 
 def chance(coefficients: Coefficients, h: float, recent: float) -> float:

@@ -21,9 +21,8 @@ from decoding.analysis.steadiness import contradictions, how_timed, timings
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
-from decoding.lookahead.costaware import lines
+from decoding.lookahead.costaware import lines, rows_from_json
 from decoding.lookahead.fitted import heads_of
-from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.spec import all_specs
 from decoding.pictures.draw import draw
 from decoding.pictures.scenes import scene_of
