@@ -21,7 +21,7 @@ from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of, head_of
 from decoding.fit.costaware import flatten, recent_along, train_network, train_table
-from decoding.fit.data import Collector, Positions
+from decoding.fit.data import Positions, positions_along
 from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
 from decoding.fit.texts import FitOptions, greedy_texts
@@ -181,9 +181,7 @@ def test_collected_guesses_are_the_live_drafts(pair):
     prompt, n = [5, 6, 7, 8, 9, 10], 20
     target, draft = pair.target, pair.draft()
     text = _greedy(target, prompt, n)
-    collector = Collector(target, make_draft(pair, pair.default_draft, Greedy(257), ALL_FEATURES))
-    collector.add(prompt, text)
-    found = collector.positions()
+    found = positions_along(target, make_draft(pair, pair.default_draft, Greedy(257), ALL_FEATURES), prompt, text)
     assert found.position.tolist() == [*range(n)] and 0 < found.match.sum() < n
     draft.kept_layers = FINAL
     for at in range(n):
@@ -219,9 +217,7 @@ def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, d
     prompt = reading.encode_prompt("def f(x):\n    return").ids
     text = _greedy(reading.target, prompt, 40)
     source, heads = make_draft(reading, draft, Greedy(257), ALL_FEATURES), make_heads(hidden_size=WIDTH)
-    collector = Collector(reading.target, source)
-    collector.add(prompt, text)
-    one, encoded = collector.positions(), EncodedPrompt(prompt)
+    one, encoded = positions_along(reading.target, source, prompt, text), EncodedPrompt(prompt)
     chain = record_chain(source, encoded, text, Limits(50), heads=heads, target=reading.target)
     seen = {start + index: (guesses, index) for start, guesses, index in _iterations(chain)}
     assert one.position.tolist() == list(seen) and 1 in {index for _, index in seen.values()}

@@ -52,11 +52,9 @@ class Fitted:
 class Calibrated:
     """A candidate with calibrated scores, ready for replay."""
 
-    candidate: Candidate
     trained: Trained
     recorded: list[Replay]  # with this head's scores under the policy's name
-    bench: Bench
-    costs: Costs  # its decision cost under the policy's name
+    bench: Bench  # with its decision cost under the policy's name
     figures: dict[str, float]
     cap: int = SL_CAP  # the SL_max that is being tried
 
@@ -105,17 +103,17 @@ def train_candidates(positions: Positions, ngrams: Ngrams | None, epochs: int, s
 
 def choose(policy: str, candidates: Sequence[Candidate], recorded: list[Replay], costs: Costs) -> Fitted:
     """The candidate of ``policy`` with the least simulated validation latency, calibrated and tuned."""
-    found = [(one.candidate.column, _tune(one)) for one in _calibrate(candidates, policy, recorded, costs)]
-    column, best = min(found, key=lambda item: item[1].latency)
-    best.candidates = {name: one.latency for name, one in found}
+    competing = [one for one in candidates if one.policy == policy]
+    found = {one.column: _tune(policy, _calibrate(one, recorded, costs)) for one in competing}
+    column, best = min(found.items(), key=lambda item: item[1].latency)
+    best.candidates = {name: one.latency for name, one in found.items()}
     best.trained.architecture |= {"chosen": column, "training_loss": round(best.trained.loss, 5)}
     return best
 
 
-def _tune(one: Calibrated) -> Fitted:
+def _tune(policy: str, one: Calibrated) -> Fitted:
     """``one`` with the SL_max and the argument of the least simulated validation latency."""
-    trained, policy = one.trained, one.candidate.policy
-    argument, fitter = all_specs()[policy].argument, fitter_of(policy)
+    trained, argument, fitter = one.trained, all_specs()[policy].argument, fitter_of(policy)
     assert argument is not None, "a policy that is fitted has something to choose"
     tries = []
     for cap in CAPS:
@@ -123,32 +121,20 @@ def _tune(one: Calibrated) -> Fitted:
         latency, text = one.bench.best_argument(policy, head_of(policy, trained, settings))
         tries.append((latency, cap, settings | {argument.meaning: float(text)}))
     latency, _, tuned = min(tries, key=lambda one: one[:2])
-    return Fitted(
-        policy=policy,
-        head=head_of(policy, trained, tuned),
-        trained=trained,
-        tuned=tuned,
-        latency=round(latency, 5),
-        figures=one.figures,
-    )
+    return Fitted(policy, head_of(policy, trained, tuned), trained, tuned, round(latency, 5), one.figures)
 
 
-def _calibrate(candidates: Sequence[Candidate], policy: str, recorded: list[Replay], costs: Costs) -> list[Calibrated]:
-    draft, found = recorded[0].chain.draft, []
+def _calibrate(one: Candidate, recorded: list[Replay], costs: Costs) -> Calibrated:
+    draft, decision = recorded[0].chain.draft, costs.decision[one.column]
     step = costs.draft_step[draft] or costs.start(1, draft)  # the only one of a draft that makes all guesses at once
-    for one in candidates:
-        if one.policy != policy:
-            continue
-        scores, held = along(recorded, one.column)
-        platt = fit_platt(scores, held)
-        chains = [rescored(chain, policy, one.column, platt.apply) for chain in recorded]
-        priced = replace(costs, decision={policy: costs.decision[one.column]})
-        measured = figures(platt.apply(scores), held) | {
-            "log_loss_before_platt": figures(scores, held)["log_loss"],
-            "platt_slope": round(platt.slope, 4),
-            "platt_bias": round(platt.bias, 4),
-            "decision_over_c": round(costs.decision[one.column] / step, 4),
-        }
-        trained = replace(one.trained, weights=fitter_of(policy).calibrate(one.trained.weights, platt))
-        found.append(Calibrated(one, trained, chains, Bench(chains, priced), priced, measured))
-    return found
+    scores, held = along(recorded, one.column)
+    platt = fit_platt(scores, held)
+    chains = [rescored(chain, one.policy, one.column, platt.apply) for chain in recorded]
+    measured = figures(platt.apply(scores), held) | {
+        "log_loss_before_platt": figures(scores, held)["log_loss"],
+        "platt_slope": round(platt.slope, 4),
+        "platt_bias": round(platt.bias, 4),
+        "decision_over_c": round(decision / step, 4),
+    }
+    trained = replace(one.trained, weights=fitter_of(one.policy).calibrate(one.trained.weights, platt))
+    return Calibrated(trained, chains, Bench(chains, replace(costs, decision={one.policy: decision})), measured)

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..analysis.whatif import Replay
 from ..lookahead.base import SL_CAP
-from ..lookahead.costaware import CostAware, head_from, updated
+from ..lookahead.costaware import CostAware, Row, head_from, rows_to_json, updated
 from ..lookahead.costaware_heads import (
     FEATURES_OF_NETWORKS,
     N_POINTS,
@@ -20,7 +20,6 @@ from ..lookahead.costaware_heads import (
     repetition_inputs,
 )
 from ..lookahead.heads import LEADS, LOWEST, leads_of
-from ..lookahead.ledger import Row, rows_to_json
 from ..lookahead.ngrams import Ngrams
 from ..lookahead.repetition import LONGEST, N_EVIDENCE
 from .calibration import Platt, first_guesses, fit_chance, held, judged

@@ -6,6 +6,7 @@ with their first mistake, and the next one begins after it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -38,51 +39,41 @@ class Positions:
     def __len__(self) -> int:
         return len(self.position)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Positions]) -> Positions:
+        """Those of several texts."""
+        return cls(*(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(cls)))
 
-class Collector:
-    """Collects positions text by text."""
 
-    def __init__(self, target: CachedModel, source: DraftSource, ngrams: Ngrams | None = None) -> None:
-        """``source``: the draft; it computes all features under the greedy rule."""
-        self._target, self._source, self._ngrams = target, source, ngrams
-        self._texts: list[Positions] = []
+@torch.inference_mode()
+def positions_along(
+    target: CachedModel, source: DraftSource, prompt: list[int], text: list[int], ngrams: Ngrams | None = None
+) -> Positions:
+    """The draft's guesses along ``text``, the target's own text after ``prompt``, up to each mistake. A position has
+    none where the draft had nothing more to propose, one step after the guess too: a policy decides nothing there.
 
-    def positions(self) -> Positions:
-        """All positions collected so far."""
-        columns = (np.concatenate([getattr(one, field.name) for one in self._texts]) for field in fields(Positions))
-        return Positions(*columns)
-
-    @torch.inference_mode()
-    def add(self, prompt: list[int], text: list[int]) -> None:
-        """Adds the draft's guesses along ``text``, the target's own text after ``prompt``."""
-        found, guesses = self._iterate(prompt, text)
-        along, places, n = [guesses.get(place) for place in range(len(text))], list(guesses), len(guesses)
-        levels = np.zeros((n, N_LEVELS), dtype=np.uint8)
-        self._texts.append(
-            Positions(
-                position=np.array(places),
-                p=np.array(found.p, dtype=np.float32),
-                entropy=np.array(found.entropy, dtype=np.float32),
-                top10=np.stack(found.top10),
-                margin=np.array(found.margin, dtype=np.float32),
-                evidence=np.array(evidence_along(prompt, text, along))[places],
-                levels=self._ngrams.levels_along(prompt, text, along)[places] if self._ngrams else levels,
-                match=np.array([guess == text[place] for place, guess in guesses.items()], dtype=np.float32),
-                hidden=np.stack(found.hidden).astype(np.float16),
-            )
-        )
-
-    def _iterate(self, prompt: list[int], text: list[int]) -> tuple[DraftState, dict[int, int]]:
-        """The features of the guesses up to each mistake, and the guesses by position. A position has none where the
-        draft had nothing more to propose, one step after the guess too: a policy decides nothing there.
-        """
-        found, guesses = DraftState(), dict[int, int]()
-        # The state of a mistake takes one step more, as does that of the text's last token.
-        limits, longest = Limits(len(text) + 2), 2
-        iterations = iterations_along(self._source, EncodedPrompt(prompt), text, self._target, limits, longest)
-        for state, right in iterations:
-            n = min(right + 1, len(state.hidden), len(text) - state.start)
-            guesses |= dict(enumerate(state.tokens[:n], state.start))
-            for name in ("p", "entropy", "top10", "margin", "hidden"):
-                getattr(found, name).extend(getattr(state, name)[:n])
-        return found, guesses
+    ``source``: the draft; it computes all features under the greedy rule.
+    """
+    found, guesses = DraftState(), dict[int, int]()  # the features, and the guesses by position
+    # The state of a mistake takes one step more, as does that of the text's last token.
+    limits, longest = Limits(len(text) + 2), 2
+    for state, right in iterations_along(source, EncodedPrompt(prompt), text, target, limits, longest):
+        n = min(right + 1, len(state.hidden), len(text) - state.start)
+        guesses |= dict(enumerate(state.tokens[:n], state.start))
+        for name in ("p", "entropy", "top10", "margin", "hidden"):
+            getattr(found, name).extend(getattr(state, name)[:n])
+    along, places = [guesses.get(place) for place in range(len(text))], list(guesses)
+    levels = np.zeros((len(text), N_LEVELS), dtype=np.uint8)
+    if ngrams is not None:
+        levels = ngrams.levels_along(prompt, text, along)
+    return Positions(
+        position=np.array(places),
+        p=np.array(found.p, dtype=np.float32),
+        entropy=np.array(found.entropy, dtype=np.float32),
+        top10=np.stack(found.top10),
+        margin=np.array(found.margin, dtype=np.float32),
+        evidence=np.array(evidence_along(prompt, text, along))[places],
+        levels=levels[places],
+        match=np.array([guess == text[place] for place, guess in guesses.items()], dtype=np.float32),
+        hidden=np.stack(found.hidden).astype(np.float16),
+    )

@@ -38,7 +38,7 @@ from ..loop.acceptance import Greedy
 from ..records.request import CompareRequest
 from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
-from .data import Collector, Positions
+from .data import Positions, positions_along
 from .texts import FitOptions, Progress, Texts, write_texts
 
 COST_PROMPTS = 3
@@ -115,12 +115,12 @@ class _Job:
         """The draft's guesses at all positions of the training texts."""
         rule = Greedy(shared_vocabulary(self.pair, [self.draft]))
         source = make_draft(self.pair, self.draft, rule, ALL_FEATURES)
-        collector = Collector(self.pair.target, source, self.ngrams)
+        found = []
         for number, (prompt, text) in enumerate(texts):
             self._check()
             self.progress("reading the texts", number / len(texts))
-            collector.add(prompt, text)
-        positions = collector.positions()
+            found.append(positions_along(self.pair.target, source, prompt, text, self.ngrams))
+        positions = Positions.joined(found)
         if len(positions) < MIN_POSITIONS:
             raise UserError(
                 f"Only {len(positions)} positions to train on, at least {MIN_POSITIONS} are needed: use more prompts."
