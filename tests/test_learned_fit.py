@@ -17,14 +17,13 @@ from decoding.engines.inputs import FINAL, EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
 from decoding.fit import candidates
-from decoding.fit import texts as texts_module
+from decoding.fit import data as data_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of, head_of
 from decoding.fit.costaware import flatten, recent_along, train_network, train_table
-from decoding.fit.data import Positions, positions_along
+from decoding.fit.data import FitOptions, Positions, greedy_texts, positions_along
 from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
-from decoding.fit.texts import FitOptions, greedy_texts
 from decoding.fit.training import Trained
 from decoding.lookahead.base import SL_CAP, DraftState
 from decoding.lookahead.costaware import chance, updated
@@ -79,7 +78,7 @@ def prompts(monkeypatch):
         texts = (found["text"](n if split == "train" else 1000 + n) for n in range(limit))
         return [Prompt(f"{split}-{n}", name, split, text, "test") for n, text in enumerate(texts)]
 
-    monkeypatch.setattr(texts_module, "load_suite", load_suite)
+    monkeypatch.setattr(data_module, "load_suite", load_suite)
     return found
 
 

@@ -7,9 +7,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from decoding.analysis import metrics
-from decoding.analysis.agreement import verdict
 from decoding.analysis.run_costs import run_costs
-from decoding.analysis.steadiness import contradictions
+from decoding.analysis.steadiness import contradictions, verdict
 from decoding.backends.recorded import RecordedBackend
 from decoding.lookahead.spec import TWENTIETHS
 from decoding.records.trace import TokenText, Verdict

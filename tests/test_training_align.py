@@ -17,7 +17,7 @@ from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop
 from training.__main__ import app
-from training.align import commands, distil, feature_drafts, install, recipes, writing
+from training.align import commands, distil, feature_drafts, install, recipes
 from training.align import teacher as teachers
 from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
 from training.align.draft_folder import write_head_ids
@@ -53,8 +53,8 @@ def written(chat, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(teachers, "STATE_LAYERS", (1, 2))
-        patch.setattr(writing, "LONGEST_ANSWER", ANSWER)
-        patch.setattr(writing, "SHARES", (0.4, 0.1, 0.1, 0.4))
+        patch.setattr(teachers, "LONGEST_ANSWER", ANSWER)
+        patch.setattr(teachers, "SHARES", (0.4, 0.1, 0.1, 0.4))
         teachers.write_enough(chat, folder, 9000, rows=64)
     return folder
 

@@ -7,7 +7,7 @@ import torch
 
 from decoding.engines.slim import own_weights
 from decoding.errors import UserError
-from training.align import distil, feature_drafts, writing
+from training.align import distil, feature_drafts
 from training.align import teacher as teachers
 from training.align.data import all_texts
 from training.align.teacher import Teacher
@@ -30,8 +30,8 @@ CPU = torch.device("cpu")
 def at_once(chat, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("at_once")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "LONGEST_ANSWER", ANSWER)
-        patch.setattr(writing, "SHARES", (0.4, 0.1, 0.1, 0.4))
+        patch.setattr(teachers, "LONGEST_ANSWER", ANSWER)
+        patch.setattr(teachers, "SHARES", (0.4, 0.1, 0.1, 0.4))
         teachers.write_enough(chat, folder, 3000, CPU, rows=64)
     return folder
 

@@ -1,13 +1,15 @@
-"""Whether a run's measurements are consistent. On a machine that is busy with other work they may not be."""
+"""What may be doubted of a run: whether its lanes wrote the same text, and whether its measurements are consistent. On
+a machine that is busy with other work they may not be.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..errors import UserError
 from ..lookahead.lanes import parse_lane, spec_of
-from ..records.text import counted
+from ..records.text import counted, in_words
 from ..records.trace import Costs, Run, Trace
 from .metrics import predicted_cost, speedup, speedups
 from .run_costs import run_costs
@@ -19,6 +21,35 @@ MAX_RATIO = 1.3  # largest ratio between a lane's measured speedup and that whic
 MOST_LANES = 2  # that are named
 _NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?", re.ASCII)
 MAX_SPREAD = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
+
+
+def verdict(run: Run, name_of: Callable[[str], str]) -> dict[str, str]:
+    """Whether the lanes of a run wrote the same text: {kind: "same" | "differs" | "free", text}, one verdict for all;
+    ``name_of`` gives a lane's name in it.
+    """
+    others = [trace for trace in run.lanes if trace is not run.baseline]
+    differing = [trace for trace in others if trace.verdict.same is False]
+    if differing:
+        return {"kind": "differs", "text": " ".join(_difference(run, trace, name_of) for trace in differing)}
+    if any(trace.verdict.same is None for trace in others):
+        text = "Texts may differ: speculative sampling keeps the distribution, but not the individual draws."
+        if run.baseline is not None:
+            text += " A speedup then also compares texts that are not equally easy to guess."
+        return {"kind": "free", "text": text}
+    if len(run.lanes) < 2:
+        return {"kind": "free", "text": "One lane: no other text to compare with."}
+    lanes = "both lanes" if len(run.lanes) == 2 else f"all {in_words(len(run.lanes))} lanes"
+    return {"kind": "same", "text": f"Same text in {lanes}."}
+
+
+def _difference(run: Run, trace: Trace, name_of: Callable[[str], str]) -> str:
+    found = trace.verdict
+    sentence = f"{name_of(trace.lane)} differs from output position {found.first_difference} on"
+    if found.gap is None:
+        return sentence + "."
+    tie = ", a near tie" if found.near_tie else ""
+    apart = f"{found.gap:.2g} logits apart in {run.pair.target.dtype}"
+    return f"{sentence}: the target's two best tokens there are {apart}{tie}."
 
 
 def timings(run: Run) -> int:

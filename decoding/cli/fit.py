@@ -42,9 +42,9 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit the learned policies: write texts, train, calibrate, tune, and store them next to the draft."""
+    from ..fit.data import FitOptions
     from ..fit.run import fit as fit_pair
     from ..fit.run import policies_folder
-    from ..fit.texts import FitOptions
 
     options = FitOptions(suite, train, validation, max_new_tokens, epochs, seed)
     with cancel_on_interrupt() as cancel, progress_bar("Loading the models") as progress:

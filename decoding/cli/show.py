@@ -14,12 +14,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..analysis.agreement import verdict
 from ..analysis.lane_figures import lane_figures
 from ..analysis.metrics import match_rate, static_opt, where_time_goes
 from ..analysis.run_costs import run_costs
 from ..analysis.seen import count_seen, seen_sentence
-from ..analysis.steadiness import contradictions, how_timed, timings, unsteady
+from ..analysis.steadiness import contradictions, how_timed, timings, unsteady, verdict
 from ..records.run_file import load_run, to_plain
 from ..records.text import counted, pieces, whole_text
 from ..records.trace import Costs, Iteration, Run, Trace

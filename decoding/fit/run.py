@@ -38,8 +38,7 @@ from ..loop.acceptance import Greedy
 from ..records.request import CompareRequest
 from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
-from .data import Positions, positions_along
-from .texts import FitOptions, Progress, Texts, write_texts
+from .data import FitOptions, Positions, Progress, Texts, positions_along, write_texts
 
 COST_PROMPTS = 3
 DECISION_PROMPTS = 5

@@ -13,11 +13,10 @@ from io import BytesIO
 from typing import Any, Literal
 
 from decoding.analysis import metrics
-from decoding.analysis.agreement import verdict
 from decoding.analysis.lane_figures import LaneFigure, lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.seen import count_seen, seen_sentence
-from decoding.analysis.steadiness import contradictions, how_timed, timings
+from decoding.analysis.steadiness import contradictions, how_timed, timings, verdict
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
