@@ -124,7 +124,8 @@ def test_a_level_is_at_least_the_logarithm_of_the_count(texts):
     ngrams = Ngrams.count(texts)
     for order in (1, 2, 3):
         for tokens, count in Counter(t for text in texts for t in zip(*(text[i:] for i in range(order)))).items():
-            assert ngrams.level(*tokens) >= min(count.bit_length() - 1, 15)
+            levels = ngrams.levels(*[-1] * (3 - order), *tokens)  # the sequence is the guess, with what is before it
+            assert levels[{1: 0, 2: 2, 3: 4}[order]] >= min(count.bit_length() - 1, 15)
 
 
 def test_levels_of_a_guess():
@@ -147,7 +148,7 @@ def test_few_other_sequences_seem_to_occur():
     text = rng.integers(0, 300, 60_000).tolist()
     ngrams = Ngrams.count([text])
     others = rng.integers(1000, 49_000, (2000, 3)).tolist()
-    occupied = np.mean([ngrams.level(*tokens) > 0 for tokens in others])
+    occupied = np.mean([ngrams.levels(*tokens)[-1] > 0 for tokens in others])
     assert 0 < occupied < 0.03
 
 

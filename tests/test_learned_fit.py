@@ -159,21 +159,14 @@ def _positions(n: int) -> Positions:
 # -- the parts
 
 
-def test_texts_are_the_targets_own(pair):
+def test_texts_are_the_targets_own_and_those_that_are_there_are_not_written_again(pair, monkeypatch):
     prompts = [[5, 6, 7], [9] * 11, [3, 4], [8, 7, 6, 5, 4]]
-    shares = []
-    texts = greedy_texts(pair, pair.default_draft, prompts, 12, shares.append)
-    assert texts == [_greedy(pair.target, prompt, 12) for prompt in prompts]
+    expected, shares = [_greedy(pair.target, prompt, 12) for prompt in prompts], []
+    assert greedy_texts(pair, pair.default_draft, prompts[:1], 12) == expected[:1]
+    assert greedy_texts(pair, pair.default_draft, prompts, 12, shares.append) == expected
     assert shares == [0.0, 0.25, 0.5, 0.75]
-
-
-def test_texts_that_are_there_are_not_written_again(pair, monkeypatch):
-    prompts = [[1, 2, 3], [4, 5]]
-    first = greedy_texts(pair, pair.default_draft, prompts[:1], 12)
-    both = greedy_texts(pair, pair.default_draft, prompts, 12)
-    assert both[:1] == first
     monkeypatch.setattr("decoding.comparison.kept_texts.LaneRun", lambda *a: pytest.fail("it was there"))
-    assert greedy_texts(pair, pair.default_draft, prompts, 12) == both
+    assert greedy_texts(pair, pair.default_draft, prompts, 12) == expected
 
 
 def test_collected_guesses_are_the_live_drafts(pair):

@@ -9,7 +9,6 @@ from decoding.engines.slim import own_weights
 from decoding.errors import UserError
 from training.align import distil, feature_drafts
 from training.align import teacher as teachers
-from training.align.data import all_texts
 from training.align.teacher import Teacher
 from training.align.texts import TEMPERATURES
 
@@ -40,11 +39,6 @@ def test_texts_written_at_once_are_good_prompts_and_their_answers(chat, at_once)
     found = good_texts(chat, at_once)
     assert sorted({text.temperature for text in found}) == pytest.approx(TEMPERATURES)
     assert not any(len(text.top_ids[0]) or text.states is not None for text in found)
-
-
-def test_writing_at_once_goes_on_where_it_stopped(chat, at_once):  # noqa: F811
-    before = sum(len(text.ids) for text in all_texts(at_once))
-    assert teachers.write_enough(chat, at_once, before, CPU) == before
 
 
 def test_texts_read_anew_have_the_states_and_probabilities_that_were_kept(chat, written, monkeypatch):  # noqa: F811

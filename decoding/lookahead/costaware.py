@@ -129,11 +129,11 @@ class CostAware(LookaheadPolicy):
         self._recent = self._assumed = self._usual
         self._evidence = 0
         self._levels: Sequence[int] = ()
-        self._thresholds = self._lines(context) if self._constant is None else [self._constant] * (SL_CAP_LEARNED + 1)
-
-    def _lines(self, context: LaneContext) -> list[float]:
         assert context.draft is not None, "a learned policy belongs to a draft"
-        return thresholds(self._rows, context.costs, context.draft, self._caution)
+        if self._constant is None:
+            self._thresholds = thresholds(self._rows, context.costs, context.draft, self._caution)
+        else:
+            self._thresholds = [self._constant] * (SL_CAP_LEARNED + 1)
 
     def needs_features(self, state: DraftState) -> bool:
         """Reads the new text, which determines whether the lead is needed."""

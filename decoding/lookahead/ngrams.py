@@ -65,10 +65,6 @@ class Ngrams:
             levels[cell] = max(levels[cell], min(count.bit_length() - 1, HIGHEST))
         return cls(levels[::2] | levels[1::2] << 4)
 
-    def level(self, *tokens: int) -> int:
-        """floor(log2(count)) of one to three tokens, 0 to HIGHEST; 0 also for those that do not occur."""
-        return self._levels[_cell(_key(*tokens))]
-
     def levels(self, before: int, last: int, guess: int) -> list[int]:
         """Of a guess after the tokens ``before``, ``last`` (-1: none): the levels of the guess, of the last token, of
         both, of the two tokens before the guess, and of all three.
