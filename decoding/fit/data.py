@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from ..comparison.prepare import prepare
 from ..engines.base import CachedModel
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
-from ..errors import Cancelled, UserError
+from ..errors import UserError
 from ..lookahead.base import DraftState
 from ..lookahead.ngrams import N_LEVELS, Ngrams
 from ..lookahead.repetition import evidence_along
@@ -51,24 +52,14 @@ class FitOptions:
 
 
 def write_texts(
-    pair: Pair,
-    draft: str,
-    options: FitOptions,
-    progress: Progress,
-    cancelled: Callable[[], bool],
-    splits: Sequence[str] = ("train", "validation"),
+    pair: Pair, draft: str, options: FitOptions, progress: Progress, splits: Sequence[str]
 ) -> dict[str, Texts]:
     """The target's greedy text after the prompts of these splits, decoded with ``draft``."""
     counts = {"train": options.n_train, "validation": options.n_validation}
     asked = {split: _prompts(pair, options, split, counts[split]) for split in splits}
     found = {}
     for split, prompts in asked.items():
-
-        def report(share: float, split: str = split) -> None:
-            if cancelled():
-                raise Cancelled
-            progress(f"The target writes {split} texts", share)
-
+        report = partial(progress, f"The target writes {split} texts")
         texts = greedy_texts(pair, draft, prompts, options.max_new_tokens, report)
         found[split] = [(p, text) for p, text in zip(prompts, texts, strict=True) if len(text) >= SHORTEST]
         if not found[split]:

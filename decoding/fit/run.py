@@ -69,13 +69,19 @@ def fit(
 
     ``only_chains``: the policies stay as they are. Raises UserError, Cancelled.
     """
+
+    def report(message: str, share: float | None) -> None:
+        if cancelled():
+            raise Cancelled
+        progress(message, share)
+
     folders = [policies_folder(pair, draft) for draft in drafts]
     began = perf_counter()
     splits = ("validation",) if only_chains else ("train", "validation")
-    texts = write_texts(pair, pair.default_draft, options, progress, cancelled, splits)
+    texts = write_texts(pair, pair.default_draft, options, report, splits)
     found = []
     for draft, folder in zip(drafts, folders, strict=True):
-        job = _Job(pair, draft, options, progress, cancelled)
+        job = _Job(pair, draft, options, report, cancelled)
         policies = [] if only_chains else _fit_draft(job, texts)
         with _writing(folder):
             for policy in policies:
@@ -90,24 +96,23 @@ def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
     readings = job.read_costs(texts["validation"])
     positions = job.collect(texts["train"])
     readings += job.read_costs(texts["validation"])
-    job.progress("training the heads", None)
+    job.report("training the heads", None)
     candidates = train_candidates(positions, job.ngrams, job.options.epochs, job.options.seed)
     recorded = job.record(texts["validation"], {one.column: one.head for one in candidates})
     readings += job.read_costs(texts["validation"])
     costs = job.with_decisions(smooth_costs(readings), texts["validation"], candidates)
-    job.progress("tuning on the validation split", None)
+    job.report("tuning on the validation split", None)
     return _choose(job, candidates, recorded, costs, _data(job.options, texts, positions))
 
 
 class _Job:
-    """The steps of a fit that run models."""
+    """The steps of a fit that run models. ``report`` raises Cancelled where ``cancelled()`` is true."""
 
     def __init__(
-        self, pair: Pair, draft: str, options: FitOptions, progress: Progress, cancelled: Callable[[], bool]
+        self, pair: Pair, draft: str, options: FitOptions, report: Progress, cancelled: Callable[[], bool]
     ) -> None:
-        self.pair, self.draft, self.options = pair, draft, options
-        self._cancelled = cancelled
-        self.progress = lambda message, fraction: progress(f"{draft}: {message}", fraction)
+        self.pair, self.draft, self.options, self._cancelled = pair, draft, options, cancelled
+        self.report = lambda message, share: report(f"{draft}: {message}", share)
         self.ngrams = read_ngrams(pair.draft_folders[draft])
 
     def collect(self, texts: Texts) -> Positions:
@@ -116,8 +121,7 @@ class _Job:
         source = make_draft(self.pair, self.draft, rule, ALL_FEATURES)
         found = []
         for number, (prompt, text) in enumerate(texts):
-            self._check()
-            self.progress("reading the texts", number / len(texts))
+            self.report("reading the texts", number / len(texts))
             found.append(positions_along(self.pair.target, source, prompt, text, self.ngrams))
         positions = Positions.joined(found)
         if len(positions) < MIN_POSITIONS:
@@ -136,8 +140,7 @@ class _Job:
         prepared = self._prepared(texts)
         found = []
         for number, (prompt, text) in enumerate(texts):
-            self._check()
-            self.progress("drafting on validation texts", number / len(texts))
+            self.report("drafting on validation texts", number / len(texts))
             chain = record_chain(
                 make_draft(self.pair, self.draft, prepared.rule, ALL_FEATURES),
                 EncodedPrompt(prompt),
@@ -169,15 +172,14 @@ class _Job:
         """The cost curves of this machine, from a few prompts measured at different times, so that no busy moment
         decides.
         """
-        self.progress("measuring the cost of passes", None)
+        self.report("measuring the cost of passes", None)
         return [measure_costs(self.pair, [self.draft], prompt) for prompt, _ in texts[:COST_PROMPTS]]
 
     def with_decisions(self, costs: Costs, texts: Texts, candidates: list[Candidate]) -> Costs:
         """``costs`` plus the costs of the features and of each candidate's decision, by its column."""
-        self.progress("measuring the cost of decisions", None)
         found: dict[str, list[float]] = {one.column: [] for one in candidates}
         for one, (prompt, _) in product(candidates, texts[:DECISION_PROMPTS]):
-            self._check()
+            self.report("measuring the cost of decisions", None)
             prepared = replace(self._prepared(texts), prompt=EncodedPrompt(prompt))
             prepared.heads = {self.draft: {one.policy: one.head}}
             lane = parse_lane(f"{self.draft}/{one.policy}")
@@ -189,10 +191,6 @@ class _Job:
         prompt = self.pair.tokenizer.decode(texts[0][0]) or "x"
         request = CompareRequest(prompt, lanes=[f"{self.draft}/static:5"], max_new_tokens=self.options.max_new_tokens)
         return prepare(request, self.pair)
-
-    def _check(self) -> None:
-        if self._cancelled():
-            raise Cancelled
 
 
 def _choose(
