@@ -13,7 +13,6 @@ import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,15 +98,6 @@ def last_of_log(name: str) -> dict:
     return {"steps": last["step"], "minutes": round(last["elapsed"] / 60, 1), "tokens": last["tokens"]} | about
 
 
-def read_checkpoint(path: Path) -> dict:
-    """A run's saved state. Raises UserError if the file is damaged."""
-    try:
-        saved = torch.load(path, weights_only=True, map_location="cpu")
-        return {key: saved[key] for key in CHECKPOINT_KEYS}
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
-        raise UserError(f"The checkpoint {path.name} cannot be read. Remove it to start over.") from error
-
-
 class TimedRun:
     """A resumable run of ``seconds`` of training time, or of ``wanted_tokens`` tokens if given.
 
@@ -139,7 +129,11 @@ class TimedRun:
         """Continues from this run's checkpoint, if any."""
         if not self.path.is_file():
             return
-        saved = read_checkpoint(self.path)
+        try:
+            state = torch.load(self.path, weights_only=True, map_location="cpu")
+            saved = {key: state[key] for key in CHECKPOINT_KEYS}
+        except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+            raise UserError(f"The checkpoint {self.path.name} cannot be read. Remove it to start over.") from error
         if saved["settings"] != self.settings:
             raise UserError(
                 f"The checkpoint {self.path.name} belongs to another configuration ({saved['settings']}, not "

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ..lookahead.base import SL_CAP
+from ..lookahead.static import Static
 from ..records.trace import Chain, Costs, Run, Token, Trace
 from .run_costs import run_costs
 from .whatif import Replay
@@ -196,5 +198,5 @@ def static_speedups(run: Run, draft: str) -> dict[int, float]:
     chain = run.chains.get(draft)
     if chain is None or not chain.target:
         return {}
-    sweep = Replay.of_run(run, draft).static_sweep(run_costs(run))
-    return {sl: simulated.speedup for sl, simulated in enumerate(sweep, start=1)}
+    replay, costs = Replay.of_run(run, draft), run_costs(run)
+    return {sl: replay.simulate(costs, Static(sl)).speedup for sl in range(1, SL_CAP + 1)}

@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..errors import UserError
-from ..lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
 from ..lookahead.fitted import heads_of, make_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, expand_lanes, parse_lane
-from ..lookahead.static import Static
 from ..records.generate import why_no_chain
 from ..records.trace import Chain, Costs, Finish, Guesses, Run
 from .counts import Counts
@@ -125,10 +124,6 @@ class Replay:
         cost = _cost(iterations, paid, chain.draft, policy.name)
         plain = self.n_tokens * paid.iteration(0, None)
         return Simulated(iterations, self.n_tokens, cost, plain / cost if cost else 1.0)
-
-    def static_sweep(self, costs: Costs) -> list[Simulated]:
-        """``static:1`` to ``static:SL_CAP`` on the text."""
-        return [self.simulate(costs, Static(sl)) for sl in range(1, SL_CAP + 1)]
 
 
 def _runs_that_hold(chain: Chain) -> list[int]:

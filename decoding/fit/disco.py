@@ -31,18 +31,14 @@ def train_disco(positions: Positions, width: int, read: str, epochs: int, seed: 
     """FFN 12 -> width -> 1 (ReLU), cross-entropy against accepted or not. ``read``: the top-10 "probabilities" or their
     "logarithms".
     """
-    inputs = _disco_inputs(positions, logs=read == "logarithms")
+    at = np.array([scaled_position(int(position)) for position in positions.position])
+    top10 = as_logs(positions.top10) if read == "logarithms" else positions.top10
+    inputs = np.column_stack([top10, positions.entropy, at]).astype(np.float32)
     net = train_two_layers(inputs, positions.match, width, nn.ReLU(), epochs, seed, "disco")
     first, second = (layer.astype(np.float32) for layer in net.folded())
     architecture = {"layers": 2, "width": width, "inputs": read, "epochs": epochs}
     weights = {"first": first, "second": second}
     return Trained(weights, net.loss, architecture, net.normalisation("into the first layer"))
-
-
-def _disco_inputs(positions: Positions, logs: bool) -> np.ndarray:
-    at = np.array([scaled_position(int(position)) for position in positions.position])
-    top10 = as_logs(positions.top10) if logs else positions.top10
-    return np.column_stack([top10, positions.entropy, at]).astype(np.float32)
 
 
 def _calibrate(weights: Weights, platt: Platt) -> Weights:

@@ -83,7 +83,7 @@ class TableHead(CostAwareHead):
         row = self._rows[evidence]
         if not self.needs_lead(evidence):
             return row[0]
-        at = grid_position(leads[0])
+        at = (limited(leads[0]) - LOWEST) * POINTS_PER_UNIT
         left = int(at)
         if left >= N_POINTS - 1:
             return row[-1]
@@ -154,8 +154,3 @@ def _first_flat(rows: Sequence[Sequence[float]]) -> int:
     while first > 1 and min(rows[first - 1]) == max(rows[first - 1]):
         first -= 1
     return first
-
-
-def grid_position(lead: float) -> float:
-    """Position of ``lead`` in the table, from 0 to N_POINTS - 1."""
-    return (limited(lead) - LOWEST) * POINTS_PER_UNIT

@@ -26,7 +26,8 @@ class Shaping:
         """
         shaped = logits / np.float32(self.temperature) if self.temperature != 1.0 else logits
         if 0 < self.top_k < shaped.shape[-1]:
-            shaped = _keep_top_k(shaped, self.top_k)
+            least = np.partition(shaped, -self.top_k, axis=-1)[..., -self.top_k, None]
+            shaped = np.where(shaped < least, -np.inf, shaped)
         if self.top_p < 1.0:
             shaped = _keep_top_p(shaped, self.top_p)
         return shaped
@@ -43,11 +44,6 @@ def softmax_of_row(logits: np.ndarray) -> np.ndarray:
     import torch
 
     return torch.softmax(torch.from_numpy(logits), 0).numpy()
-
-
-def _keep_top_k(logits: np.ndarray, k: int) -> np.ndarray:
-    kth = np.partition(logits, -k, axis=-1)[..., -k, None]
-    return np.where(logits < kth, -np.inf, logits)
 
 
 def _keep_top_p(logits: np.ndarray, top_p: float) -> np.ndarray:

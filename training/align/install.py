@@ -25,7 +25,7 @@ from .feature_drafts import RECIPES as FEATURE_RECIPES
 from .feature_drafts import log_of, measure_trained
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
-from .teacher import ChatModel, Teacher, model, turns_of
+from .teacher import Teacher, model, turns_of
 
 FACTS_FILE = "alignment.json"
 
@@ -66,7 +66,8 @@ def _trained(recipes: Mapping[str, object]) -> list[str]:
 def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict:
     """Copies drafts that read the text alone; returns their facts."""
     chat_model = model()
-    write_ngrams(DRAFTS / DEFAULT, count_ngrams(chat_model, TEXTS))
+    before, texts = turns_of(chat_model.tokenizer()).before, read_texts(TEXTS, "train")
+    write_ngrams(DRAFTS / DEFAULT, Ngrams.count([*before, *text.ids.tolist()] for text in texts))  # for all drafts
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
     _describe({name: f"drafts/{name}" for name in names})
@@ -97,12 +98,6 @@ def _reading_entry(name: str) -> dict | str:
     recipe, folder = FEATURE_RECIPES[name], f"drafts/{name}"
     kind = HEADS if recipe.heads else BLOCK if recipe.block else FEATURE
     return {"folder": folder, "kind": kind, "layers": list(recipe.layers)} if recipe.layers else folder
-
-
-def count_ngrams(chat_model: ChatModel, folder: Path) -> Ngrams:
-    """The n-grams of the training texts in ``folder``, for the policies of all its drafts."""
-    before = turns_of(chat_model.tokenizer()).before
-    return Ngrams.count([*before, *text.ids.tolist()] for text in read_texts(folder, "train"))
 
 
 def _copy(source: Path, place: Path) -> None:

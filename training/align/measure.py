@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 from transformers import LlamaForCausalLM
 
 from decoding.analysis.bootstrap import Bootstrap, Interval
@@ -43,7 +44,8 @@ def guesses(draft: LlamaForCausalLM, texts: Texts, tokens: int = 4096) -> list[G
 
 def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[Guesses]:
     batch = texts.batch(rows)
-    logits = head_logits(draft, batch.ids, batch.places, texts.head_ids)
+    head = draft.lm_head.weight[texts.head_ids].bfloat16()
+    logits = linear(hidden_at(draft, batch.ids, batch.places), head).float()
     first = texts.head_ids[logits.argmax(-1)]
     outside = (batch.known.logp.exp() * ~batch.known.inside).sum(-1)
     # The target's mass outside the head cannot be accepted either; variation covers only what the head can propose.
@@ -64,12 +66,6 @@ def hidden_at(draft: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
         return draft.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[places].bfloat16()
 
 
-def head_logits(draft: LlamaForCausalLM, ids: Tensor, places: Tensor, head_ids: Tensor) -> Tensor:
-    """Logits (n, head), float32, at flat ``places`` (n,) of ids (texts, length)."""
-    head = draft.lm_head.weight[head_ids].bfloat16()
-    return torch.nn.functional.linear(hidden_at(draft, ids, places), head).float()
-
-
 def passes_of(hits: np.ndarray) -> int:
     """Passes of the target along one text, when each iteration makes a guess for each step of ``hits`` (steps, n):
     whether the guess of that step for each token holds.
@@ -83,11 +79,6 @@ def passes_of(hits: np.ndarray) -> int:
         place += run + 1
         passes += 1
     return passes
-
-
-def from_any_start(hits: np.ndarray, steps: int = SL) -> np.ndarray:
-    """``hits`` (n,) of a draft whose guesses do not depend on where the iteration began, as (steps, n)."""
-    return np.broadcast_to(hits, (steps, len(hits)))
 
 
 def rates_of(rows: Sequence[np.ndarray]) -> dict[str, float]:
@@ -145,7 +136,7 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
 def _figures(found: list[Guesses]) -> dict:
     greedy = [guess.hits for guess in found if guess.temperature == 0]
     sampled = [guess.accepted for guess in found if guess.temperature == 1]
-    passes = sum(passes_of(from_any_start(row)) for row in greedy)
+    passes = sum(passes_of(np.broadcast_to(row, (SL, len(row)))) for row in greedy)  # the same from any start
     return {
         "answers": len(greedy),
         "answer_tokens": sum(map(len, greedy)),
