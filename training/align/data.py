@@ -162,6 +162,13 @@ class Texts:
         found.append(current)
         return [found[place] for place in random.permutation(len(found))]
 
+    def answers(self, rows: Sequence[int]) -> Iterator[tuple[Text, np.ndarray, slice]]:
+        """The texts in these ``rows`` of a batch, with the ids of their answers and where these stand in its places."""
+        start = 0
+        for text in (self.texts[row] for row in rows):
+            yield text, text.ids[text.answer :].astype(np.int64), slice(start + text.answer, start + len(text.ids))
+            start += len(text.ids)
+
     def known(self, top_ids: Tensor, logp: Tensor, weight: Tensor) -> Known:
         """The target's most probable ids (n, TOP) and their log-probabilities, as a loss over this head reads them."""
         found = self.place_of[top_ids]

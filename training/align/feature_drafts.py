@@ -190,8 +190,8 @@ class FeatureLearner:
         return self.head_ids[torch.nn.functional.linear(hidden, self.head).argmax(-1)]
 
     @torch.no_grad()
-    def hits(self, texts: Texts, steps: int = SL) -> list[np.ndarray]:
-        """For each greedy answer (steps, n), whether the guess of each step for each token holds."""
+    def hits(self, texts: Texts) -> list[np.ndarray]:
+        """For each greedy answer (SL, n), whether the guess of each step for each token holds."""
         found = []
         for rows in texts.batches(self.batch_tokens, 0):
             rows = [row for row in rows if texts.texts[row].temperature == 0]
@@ -199,14 +199,9 @@ class FeatureLearner:
                 continue
             batch = texts.batch(rows)
             states = self.teacher.select(batch.states, self.recipe.layers)
-            lasts = (last.flatten(0, 1)[batch.places] for last in self.draft.unroll(batch.ids, states, steps))
+            lasts = (last.flatten(0, 1)[batch.places] for last in self.draft.unroll(batch.ids, states, SL))
             firsts = [torch.cat([self._first(p) for p in last.bfloat16().split(1024)]).cpu().numpy() for last in lasts]
-            start = 0
-            for row in rows:
-                text = texts.texts[row]
-                ids, part = text.ids[text.answer :].astype(np.int64), slice(start + text.answer, start + len(text.ids))
-                found.append(np.stack([first[part] == ids for first in firsts]))
-                start += len(text.ids)
+            found += [np.stack([first[at] == ids for first in firsts]) for _, ids, at in texts.answers(rows)]
         return found
 
     def rounded_hits(self, texts: Texts) -> list[np.ndarray]:
@@ -221,9 +216,8 @@ class FeatureLearner:
         """Writes the draft as a slim folder, with its projections beside if it has any."""
         trunk = PAIR / "drafts" / self.recipe.start if self.recipe.block else None
         save_slim(self.draft.trunk, folder, self.head_ids, trunk=trunk)
-        if not self.recipe.layers:
-            return
-        write_projections(folder, self.draft.stored())
+        if self.recipe.layers:
+            write_projections(folder, self.draft.stored())
 
 
 class TogetherRun:

@@ -46,18 +46,11 @@ def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[
     batch = texts.batch(rows)
     head = draft.lm_head.weight[texts.head_ids].bfloat16()
     logits = linear(hidden_at(draft, batch.ids, batch.places), head).float()
-    first = texts.head_ids[logits.argmax(-1)]
+    first = texts.head_ids[logits.argmax(-1)].numpy()
     outside = (batch.known.logp.exp() * ~batch.known.inside).sum(-1)
     # The target's mass outside the head cannot be accepted either; variation covers only what the head can propose.
-    accepted = 1 - variation(logits, batch.known) - 0.5 * outside
-    found, start = [], 0
-    for row in rows:
-        text = texts.texts[row]
-        answer, end = start + text.answer, start + len(text.ids)
-        ids = torch.from_numpy(text.ids[text.answer :].astype(np.int64))
-        found.append(Guesses(text.temperature, (first[answer:end] == ids).numpy(), accepted[answer:end].numpy()))
-        start = end
-    return found
+    accepted = (1 - variation(logits, batch.known) - 0.5 * outside).numpy()
+    return [Guesses(text.temperature, first[at] == ids, accepted[at]) for text, ids, at in texts.answers(rows)]
 
 
 def hidden_at(draft: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
