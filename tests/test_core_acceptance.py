@@ -106,8 +106,10 @@ def test_greedy_accepts_the_common_prefix():
 class WrongResidual(Sampling):
     """Mutant: replaces a rejected token by a sample of p instead of norm(max(0, p - q))."""
 
-    def _residual(self, p, q, token):
-        return p
+    def verify(self, logits, proposal, start):
+        for drawn in self._drawn.values():
+            drawn.reject = lambda token, p: p
+        return super().verify(logits, proposal, start)
 
 
 class WrongBonus(Sampling):
@@ -131,10 +133,11 @@ class DropsUnlikely(ModelDraft):
 
     def step(self, text, state):
         proposal = super().step(text, state)
-        if self._rule._proposals[-1].of_choice >= 0.3:
+        node, drawn = next(reversed(self._rule._drawn.items()))
+        if drawn.probability(state.tokens[-1]) >= 0.3:
             return proposal
         state.tokens.pop()
-        self._rule._proposals.pop()
+        self._rule._drawn.pop(node)
         return None
 
 

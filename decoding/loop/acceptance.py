@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..records.proposal import Proposal, children_of
+from ..records.proposal import Proposal, children_of, parents_in
 from ..records.request import CompareRequest
 from .sampling import Shaping, gumbel_noise, softmax, softmax_of_row
 
@@ -79,7 +78,9 @@ class Siblings:
     left. Where choices are random it does not depend on the next one, so that no token is left out because of its id.
     """
 
-    chance = 0.0
+    @property
+    def chance(self) -> float:
+        return 0.0
 
     def draw(self) -> tuple[int, float]:
         """The next choice: a token, and about how likely it is that this token is accepted."""
@@ -92,16 +93,16 @@ class Ranked(Siblings):
     def __init__(self, ids: np.ndarray, scores: np.ndarray, chances: np.ndarray) -> None:
         """``scores`` are changed."""
         self._ids, self._left, self._chances = ids, scores, chances
-        self._find_best()
+        self._best = int(scores.argmax())
 
-    def _find_best(self) -> None:
-        self._best = int(self._left.argmax())
-        self.chance = float(self._chances[self._best]) if self._left[self._best] > -np.inf else 0.0
+    @property
+    def chance(self) -> float:
+        return float(self._chances[self._best]) if self._left[self._best] > -np.inf else 0.0
 
     def draw(self) -> tuple[int, float]:
         found = int(self._ids[self._best]), self.chance
         self._left[self._best] = -np.inf
-        self._find_best()
+        self._best = int(self._left.argmax())
         return found
 
 
@@ -178,47 +179,55 @@ class Coupling(AcceptanceRule):
         return (self.shape(logits) + self._noise[positions]).argmax(axis=1).tolist()
 
 
-@dataclass(slots=True)
-class _Proposal:
-    """q, the distribution that a token was drafted from: over all tokens, or over ``ids`` and zero elsewhere."""
-
-    q: np.ndarray
-    of_choice: float
-    ids: np.ndarray | None
-
-
 class _Drawn(Siblings):
-    """Siblings drawn without replacement from q, which is over all tokens or over ``ids`` and zero elsewhere.
+    """The choices for one place, drawn without replacement from q, which is over all tokens or over ``ids`` and zero
+    elsewhere; also the only choice of a chain.
 
     The draft draws all of them before the target examines the first, and for both q starts whole.
     """
 
     def __init__(self, q: np.ndarray, ids: np.ndarray | None, sample: Callable[[np.ndarray], int]) -> None:
-        self._whole, self._left, self._ids, self._sample = q, q.copy(), ids, sample
-        self._examined: list[int] = []
-        self.chance = self._expected()
+        self._q, self._left, self._ids, self._sample = q, q, ids, sample
+        self._places: dict[int, int] = {}  # in q, of the tokens drawn
+        self._rejected: list[int] = []  # places in q that it has not lost yet
 
-    def draw(self) -> tuple[int, float]:
-        choice = self._sample(self._left)
-        self._left[choice] = 0.0
-        self.chance = self._expected()
-        return choice if self._ids is None else int(self._ids[choice]), float(self._whole[choice])
-
-    def _expected(self) -> float:
+    @property
+    def chance(self) -> float:
         """The mean probability of the next draw."""
         total = float(self._left.sum())
         return float((self._left**2).sum()) / total if total > LEAST_MASS else 0.0
 
-    def distribution(self, vocab_size: int) -> np.ndarray:
-        """What the next sibling to be examined was drawn from, [vocab_size], summing to 1."""
-        q = np.zeros(vocab_size)
-        q[slice(None) if self._ids is None else self._ids] = self._whole
-        q[self._examined] = 0.0
-        return q / q.sum()
+    def draw(self) -> tuple[int, float]:
+        token, place = self.draw_one()
+        if self._left is self._q:
+            self._left = self._q.copy()
+        self._left[place] = 0.0
+        return token, float(self._q[place])
 
-    def remove(self, token: int) -> None:
-        """``token`` was examined and rejected."""
-        self._examined.append(token)
+    def draw_one(self) -> tuple[int, int]:
+        """The next choice and its place in q, after which no other one is drawn."""
+        place = self._sample(self._left)
+        token = place if self._ids is None else int(self._ids[place])
+        self._places[token] = place
+        return token, place
+
+    def probability(self, token: int) -> float:
+        """That of ``token`` among those that the target has not rejected."""
+        if self._rejected:
+            self._q = self._q.copy()
+            self._q[self._rejected] = 0.0
+            self._q /= self._q.sum()
+            self._rejected = []
+        return float(self._q[self._places[token]])
+
+    def reject(self, token: int, p: np.ndarray) -> np.ndarray:
+        """norm(max(0, p - q)), from which the text's token comes if not from another sibling; q loses ``token``."""
+        rest = p.copy()
+        rest[slice(None) if self._ids is None else self._ids] -= self._q
+        np.maximum(0.0, rest, out=rest)
+        self._rejected.append(self._places[token])
+        total = rest.sum()
+        return rest / total if total > 0.0 else p  # p and q differ by rounding only
 
 
 class Sampling(AcceptanceRule):
@@ -240,83 +249,50 @@ class Sampling(AcceptanceRule):
         # One stream of fresh draws. With draws keyed by position, a re-drafted token would meet a draw to which an
         # adaptive policy may already have reacted.
         self._uniform = np.random.default_rng(self._seed).random
-        self._proposals: list[_Proposal | None] = []  # per drafted token; None: one-hot
-        self._drawn: dict[int, _Drawn] = {}  # in a tree, by the node that the draws continue
+        self._drawn: dict[int, _Drawn] = {}  # by the node that the draws continue
         self.draws: Draws = []
 
     def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
         shaped = self.shape(row)
-        q = softmax(shaped)
-        choice = self._sample(q)
-        self._proposals.append(_Proposal(q, float(q[choice]), ids))
-        return choice, shaped
+        return self._next_of_chain(_Drawn(softmax(shaped), ids, self._sample)), shaped
 
     def propose_certain(self, token: int) -> None:
-        self._proposals.append(None)
+        self._next_of_chain(_Drawn(np.ones(1), np.array([token]), lambda q: 0))
 
-    def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
-        p = softmax(self.shape(logits))
-        if proposal.parents is None:
-            n_accepted, token = self._verify_chain(p, proposal.tokens)
-            return range(n_accepted), token
-        return self._verify_tree(p, proposal.tokens, proposal.parents)
-
-    def _verify_chain(self, p: np.ndarray, drafted: list[int]) -> tuple[int, int]:
-        proposals, self._proposals = self._proposals, []
-        draws: list[tuple[float, float] | None] = []
-        self.draws = draws
-        for index, token in enumerate(drafted):
-            proposal = proposals[index]
-            probability = min(1.0, p[index, token] / (1.0 if proposal is None else proposal.of_choice))
-            draw = self._uniform()
-            draws.append((float(probability), draw))
-            if draw >= probability:
-                return index, self._sample(self._residual(p[index], proposal, token))
-        return len(drafted), self._sample(p[-1])
+    def _next_of_chain(self, drawn: _Drawn) -> int:
+        self._drawn[len(self._drawn) - 1] = drawn
+        return drawn.draw_one()[1]
 
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         self._drawn[node] = drawn = _Drawn(softmax(self.shape(row)), ids, self._sample)
         return drawn
 
-    def _verify_tree(self, p: np.ndarray, tokens: list[int], parents: list[int]) -> tuple[list[int], int]:
-        """SpecInfer's multi-step speculative sampling (Miao et al. 2024, Algorithm 2), for siblings drawn without
-        replacement, as in recursive rejection sampling (Jeon et al. 2024): after each rejected sibling p becomes
-        norm(max(0, p - q)), and q loses the sibling.
+    def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
+        """In a tree SpecInfer's multi-step speculative sampling (Miao et al. 2024, Algorithm 2), for siblings drawn
+        without replacement, as in recursive rejection sampling (Jeon et al. 2024): after each rejected sibling p
+        becomes norm(max(0, p - q)), and q loses the sibling.
         """
-        below = children_of(parents)
+        p = softmax(self.shape(logits))
+        below = children_of(parents_in(proposal.parents, len(proposal.tokens)))
         drawn, self._drawn = self._drawn, {}
-        draws: list[tuple[float, float] | None] = [None] * len(tokens)
+        draws: list[tuple[float, float] | None] = [None] * len(proposal.tokens)
         self.draws = draws
         path: list[int] = []
         node = -1
         while True:
-            left, accepted = p[node + 1], -1
+            left = p[node + 1]
             for child in below[node]:
-                q = drawn[node].distribution(len(left))
-                token = tokens[child]
-                probability = min(1.0, float(left[token] / q[token]))
+                token = proposal.tokens[child]
+                probability = min(1.0, float(left[token]) / drawn[node].probability(token))
                 draw = self._uniform()
                 draws[child] = probability, draw
                 if draw < probability:
-                    accepted = child
+                    path.append(child)
                     break
-                drawn[node].remove(token)
-                rest = np.maximum(0.0, left - q)
-                if (total := rest.sum()) > 0.0:  # else p and q differ by rounding only
-                    left = rest / total
-            if accepted < 0:
+                left = drawn[node].reject(token, left)
+            else:
                 return path, self._sample(left)
-            path.append(accepted)
-            node = accepted
-
-    def _residual(self, p: np.ndarray, proposal: _Proposal | None, token: int) -> np.ndarray:
-        """max(0, p - q), not normalised; for a one-hot q this is p without its token."""
-        residual = p.copy()
-        if proposal is None:
-            residual[token] = 0.0
-            return residual
-        residual[slice(None) if proposal.ids is None else proposal.ids] -= proposal.q
-        return np.maximum(0.0, residual, out=residual)
+            node = path[-1]
 
     def _sample(self, weights: np.ndarray) -> int:
         """Samples a token with probability proportional to its weight, by inverting the cumulative weights."""
