@@ -187,14 +187,6 @@ def test_policies_that_plan_are_not_asked_step_by_step(monkeypatch):
     assert len(sweep(make_run(n_tokens=256), "static:1..20,confidence:0.05..1.0/0.05")) == 40
 
 
-@pytest.mark.parametrize("c", [None, 0.0, 0.3])
-def test_other_cost_curves_replace_what_they_name(c):
-    given, v = make_costs(0.11, overhead=0.02), [1.0] * 21
-    found = with_costs(given, "shallow", draft_step=c)
-    assert found.draft_step["shallow"] == (0.11 if c is None else c) and found.overhead == 0.02
-    assert with_costs(given, "shallow", verify_curve=v) == replace(given, verify_curve=v)
-
-
 def test_beyond_its_end_a_curve_goes_on_as_it_rose_and_never_falls():
     def verify(curve, n):
         return replace(make_costs(0.1), verify_curve=curve).verify(n)
@@ -204,9 +196,19 @@ def test_beyond_its_end_a_curve_goes_on_as_it_rose_and_never_falls():
 
 
 @pytest.mark.parametrize(
-    "known, first, changed", [(0.05, 0.04, (0.1, 0.08)), (0.001, 0.09, (0.001, 0.1)), (0.0, 0.09, (0.0, 0.1))]
+    "known, first, c, changed",
+    [
+        (0.11, 0.0, None, (0.11, 0.0)),
+        (0.11, 0.0, 0.0, (0.0, 0.0)),
+        (0.05, 0.04, 0.1, (0.1, 0.08)),
+        (0.001, 0.09, 0.1, (0.001, 0.1)),
+        (0.0, 0.09, 0.1, (0.0, 0.1)),
+    ],
 )
-def test_the_first_step_scales_with_the_others_or_where_it_makes_all_guesses_it_alone(known, first, changed):
-    given = replace(make_costs(known), first_step={"shallow": first})
-    found = with_costs(given, "shallow", draft_step=0.1)
+def test_other_curves_replace_what_they_name_and_the_first_step_scales_or_makes_all_guesses(known, first, c, changed):
+    given, v = replace(make_costs(known), first_step={"shallow": first}), [1.0] * 21
+    found = with_costs(given, "shallow", draft_step=c)
     assert (found.draft_step["shallow"], found.first_step["shallow"]) == pytest.approx(changed)
+    assert with_costs(given, "shallow", verify_curve=v) == replace(given, verify_curve=v)
+    steps = {"draft_step": found.draft_step, "first_step": found.first_step}
+    assert found == replace(given, **steps), "all else stays"

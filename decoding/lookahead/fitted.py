@@ -15,7 +15,7 @@ from ..records.trace import Run
 from .base import SL_CAP_LEARNED, LookaheadPolicy
 from .heads import Head
 from .lanes import Lane
-from .policy_files import AGAIN, exists, read_policy
+from .policy_files import AGAIN, read_policy
 from .spec import PolicySpec, all_specs
 
 FOLDER = "policies"
@@ -42,7 +42,7 @@ def load_heads(folder: Path, target_fingerprint: str | None, draft_fingerprint: 
     """
     heads = Heads()
     for name, spec in all_specs().items():
-        if spec.head_from is None or not exists(folder, name):
+        if spec.head_from is None or not (folder / f"{name}.json").is_file():
             continue
         try:
             policy = read_policy(folder, name, target_fingerprint, draft_fingerprint)

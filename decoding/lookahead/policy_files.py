@@ -46,10 +46,6 @@ class PolicyFile:
     weights: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-def exists(folder: Path, policy: str) -> bool:
-    return (folder / f"{policy}.json").is_file()
-
-
 def weights_digest(folder: Path, policy: str) -> str:
     """The digest of the weights that the policy's file names; "" if there is no sound file."""
     try:
