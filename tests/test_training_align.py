@@ -47,16 +47,20 @@ def chat(tmp_path_factory) -> ChatModel:
     return make_tiny_chat(tmp_path_factory.mktemp("chat"))
 
 
-@pytest.fixture(scope="module")
-def written(chat, tmp_path_factory) -> Path:
-    """A folder with a few hundred short texts and the states after both layers, in several files."""
-    folder = tmp_path_factory.mktemp("texts")
+def write_texts(chat: ChatModel, folder: Path, tokens: int, device: torch.device | None = None) -> Path:
+    """Short texts and, without a device, the states after both layers, in several files of ``folder``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(teachers, "STATE_LAYERS", (1, 2))
         patch.setattr(teachers, "LONGEST_ANSWER", ANSWER)
         patch.setattr(teachers, "SHARES", (0.4, 0.1, 0.1, 0.4))
-        teachers.write_enough(chat, folder, 9000, rows=64)
+        teachers.write_enough(chat, folder, tokens, device, rows=64)
     return folder
+
+
+@pytest.fixture(scope="module")
+def written(chat, tmp_path_factory) -> Path:
+    """A few hundred texts."""
+    return write_texts(chat, tmp_path_factory.mktemp("texts"), 9000)
 
 
 def test_texts_hold_what_the_target_computes_of_each_alone(chat, written):
