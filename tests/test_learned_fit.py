@@ -52,6 +52,7 @@ OPTIONS = FitOptions("code", n_train=22, n_validation=3, max_new_tokens=24, epoc
 def few_tries(monkeypatch, tmp_path):
     """What costs least is chosen from few heads, settings and timings: what wins does not matter here."""
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))  # texts are kept only in this folder
+    monkeypatch.setattr("decoding.comparison.costs.ROUNDS", (2, 2))
     monkeypatch.setattr("decoding.fit.run.COST_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.run.DECISION_PROMPTS", 1)
     monkeypatch.setattr("decoding.fit.candidates.CAPS", (8, SL_CAP))
