@@ -205,7 +205,7 @@ class _Drawn(Siblings):
         return token, float(self._q[place])
 
     def draw_one(self) -> tuple[int, int]:
-        """The next choice and its place in q, after which no other one is drawn."""
+        """The next choice and its place in q, which stays drawable: of a chain it is the only one."""
         place = self._sample(self._left)
         token = place if self._ids is None else int(self._ids[place])
         self._places[token] = place
@@ -270,7 +270,7 @@ class Sampling(AcceptanceRule):
     def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
         """In a tree SpecInfer's multi-step speculative sampling (Miao et al. 2024, Algorithm 2), for siblings drawn
         without replacement, as in recursive rejection sampling (Jeon et al. 2024): after each rejected sibling p
-        becomes norm(max(0, p - q)), and q loses the sibling.
+        becomes norm(max(0, p - q)), and q loses the sibling. A chain has one choice for each place.
         """
         p = softmax(self.shape(logits))
         below = children_of(parents_in(proposal.parents, len(proposal.tokens)))
