@@ -47,20 +47,21 @@ def chat(tmp_path_factory) -> ChatModel:
     return make_tiny_chat(tmp_path_factory.mktemp("chat"))
 
 
-def write_texts(chat: ChatModel, folder: Path, tokens: int, device: torch.device | None = None) -> Path:
-    """Short texts and, without a device, the states after both layers, in several files of ``folder``."""
+def write_texts(chat: ChatModel, folder: Path, tokens: int, device: torch.device | None = None) -> int:
+    """Short texts and, without a device, the states after both layers; returns the number of their tokens."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(teachers, "STATE_LAYERS", (1, 2))
+        patch.setattr(teachers, "LONGEST_PROMPT", 40)
         patch.setattr(teachers, "LONGEST_ANSWER", ANSWER)
         patch.setattr(teachers, "SHARES", (0.4, 0.1, 0.1, 0.4))
-        teachers.write_enough(chat, folder, tokens, device, rows=64)
-    return folder
+        return teachers.write_enough(chat, folder, tokens, device, rows=256)
 
 
 @pytest.fixture(scope="module")
 def written(chat, tmp_path_factory) -> Path:
-    """A few hundred texts."""
-    return write_texts(chat, tmp_path_factory.mktemp("texts"), 9000)
+    """A folder with a few hundred texts, in several files."""
+    write_texts(chat, folder := tmp_path_factory.mktemp("texts"), 9000)
+    return folder
 
 
 def test_texts_hold_what_the_target_computes_of_each_alone(chat, written):
@@ -100,14 +101,13 @@ def test_every_text_is_a_good_prompt_and_its_answer(chat, written):
     assert good_texts(chat, written) and len(shard_files(written)) > 1
 
 
-def test_writing_goes_on_where_it_stopped(chat, written, tmp_path, monkeypatch):
-    monkeypatch.setattr(teachers, "STATE_LAYERS", (1, 2))
+def test_writing_goes_on_where_it_stopped(chat, written, tmp_path):
     for file in shard_files(written)[:1]:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     before = sum(len(text.ids) for text in all_texts(tmp_path))
-    assert teachers.write_enough(chat, tmp_path, before) == before
-    after = teachers.write_enough(chat, tmp_path, before + 500, rows=8)
-    assert after >= before + 500
+    assert write_texts(chat, tmp_path, before) == before
+    after = write_texts(chat, tmp_path, before + 500)
+    assert after == sum(len(text.ids) for text in all_texts(tmp_path)) >= before + 500
     prompts = [text.prompt for text in all_texts(tmp_path)]
     assert len(set(prompts)) == len(prompts)
 
@@ -207,10 +207,10 @@ def start(tiny_places, chat, written):
 def test_a_run_learns_and_goes_on_where_it_was_killed(start):
     run = start(Recipe((0, None), 28, "two"))
     before = run.loss_of(0).item()
-    run.train(1e6, tokens=40_000)
+    run.train(1e6, tokens=20_000)
     assert run.loss_of(0).item() < 0.7 * before
     again = start(Recipe((0, None), 28, "two"))
-    again.train(1e6, tokens=40_000)
+    again.train(1e6, tokens=20_000)
     assert again.timed.steps == run.timed.steps
     assert torch.equal(again.draft.model.norm.weight, run.draft.model.norm.weight)
 

@@ -28,11 +28,13 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def written(chat, tmp_path_factory):  # noqa: F811
     """Fewer texts than there, to save time."""
-    return write_texts(chat, tmp_path_factory.mktemp("texts"), 4000)
+    write_texts(chat, folder := tmp_path_factory.mktemp("texts"), 4000)
+    return folder
 
 
 def test_texts_written_at_once_are_good_prompts_and_their_answers(chat, tmp_path):  # noqa: F811
-    found = good_texts(chat, write_texts(chat, tmp_path, 3000, CPU))
+    write_texts(chat, tmp_path, 3000, CPU)
+    found = good_texts(chat, tmp_path)
     assert sorted({text.temperature for text in found}) == pytest.approx(TEMPERATURES)
     assert not any(len(text.top_ids[0]) or text.states is not None for text in found)
 
