@@ -9,7 +9,7 @@ import torch
 from decoding import cpu
 from decoding.backends.jobs import Jobs
 from decoding.comparison import costs
-from decoding.engines import choosing, instructions, pair, threads
+from decoding.engines import choosing, pair, threads
 from decoding.records.pairs import BLOCK, HEADS, find_pair
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
@@ -21,7 +21,7 @@ def test_this_process_uses_no_more_than_its_class_has():
     usable = {"avx2": "AVX2", "avx512": "AVX512", "plain": "DEFAULT"}
     if cpu.imitated():
         assert torch.backends.cpu.get_cpu_capability() in (usable[cpu.imitated()], "AVX2", "DEFAULT")
-        assert not instructions.multiplies_bfloat16()
+        assert not choosing.multiplies_bfloat16()
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "codepair-15M"])

@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from ..cpu import imitated
 from ..errors import UserError
 from ..records.trace import ModelInfo
 from .formats import WeightFormat, all_formats, find_format
-from .instructions import multiplies_bfloat16
 from .kept_trials import usual
 from .lean import LeanModel
 from .threads import Which, best_use, nearly_fastest, time_passes, use_threads
@@ -125,6 +127,11 @@ def general_format(formats: Sequence[WeightFormat]) -> WeightFormat:
             f"Only Llama-shaped models run in {formats[0].name}: leave the number format at auto for this one."
         )
     return able[0]
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU, or the one that is imitated, multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
+    return not imitated() and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def plain_dtype(device: str) -> str:

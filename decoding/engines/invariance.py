@@ -84,7 +84,7 @@ def _results(linear: Linear) -> list[Result]:
     LEAST_ROWS of them, since in a small product one row alone may happen to keep its bits.
 
     A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is also subtracted inside
-    the product (``plus``, where it is fused), which leaves the bits that rounding hid.
+    the product (``plus``, of a dense one), which leaves the bits that rounding hid.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(LONGEST, linear.n_in, generator=generator).to(linear.dtype)

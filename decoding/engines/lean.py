@@ -116,7 +116,7 @@ class LeanModel(CachedModel):
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
-        return self.format.head(weight, bias, reduced=self._head_rows is not None)
+        return FloatHead(self.format.head(weight, bias, reduced=self._head_rows is not None))
 
     def _pad_rows(self) -> None:
         if self.device.type != "cpu":
@@ -370,7 +370,7 @@ class LeanModel(CachedModel):
             attended = self._attend(block, layer, self._norm(x, block.attention_norm), cos, sin, plan)
             x = block.out.plus(attended if rows == n else padded_to(attended, rows), x)
             h = self._norm(x, block.mlp_norm)
-            x = block.down.plus(block.up.times(h, block.gate.silu(h)), x)
+            x = block.down.plus(block.up(h).mul_(F.silu(block.gate(h), inplace=True)), x)
         kept[len(self.blocks)] = hidden = self._norm(x[:n], self.final_norm)
         return hidden, tuple(kept[layer] for layer in wanted)
 

@@ -1,10 +1,10 @@
-"""Products by a matrix, y = x W^T + b, plain and fused with the neighbouring operation; what several formats share.
+"""Products by a matrix, y = x W^T + b; what several formats share.
 
-All have one interface: ``__call__(x)``, ``silu(x)``, ``times(x, other)`` and ``plus(x, other)``, with x of [n, in] and
-the result [n, out], both of dtype ``dtype``.
+All have one interface: ``__call__(x)`` and ``plus(x, other)``, with x of [n, in] and the result [n, out], both of dtype
+``dtype``.
 
 - Compiled: for the CPU, int8, float16, bfloat16 or float32 weights, float32 sums (compiled/products.py).
-- Dense: ``torch.nn.functional.linear``, any dtype. Where a product is unfused, the neighbouring operation follows it.
+- Dense: ``torch.nn.functional.linear``, any dtype.
 
 A library may have another kernel for some numbers of rows, which sums in another order: invariance.py tests the
 model's shapes; where bits differ, ``padded`` says what to pad, and ``most`` how many rows to multiply together.
@@ -28,29 +28,29 @@ _LARGEST_HALF = 65504.0  # of float16
 
 
 class Linear(ABC):
-    """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded. ``most``: so
-    many rows of one product have the same bits, and an engine's checking pass has no more; None: any number.
-    ``rows_apart``: each row is multiplied as it is alone, whatever their number, so that it need not be tested.
-
-    Where the neighbouring operation is not fused, it follows in place on the product, a new tensor.
+    """``dtype``: of x and y. ``bias``: one that the ``product`` does not add; it follows, in place. ``padded``: the
+    number of rows to which passes of so many rows are padded. ``most``: so many rows of one product have the same bits,
+    and an engine's checking pass has no more; None: any number. ``rows_apart``: each row is multiplied as it is alone,
+    whatever their number, so that it need not be tested.
     """
 
     n_out: int
     n_in: int
     dtype: torch.dtype
+    bias: torch.Tensor | None
     padded: Mapping[int, int] = MappingProxyType({})
     most: int | None = None
     rows_apart = False
 
     @abstractmethod
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, in] -> [n, out], a new tensor, without ``bias``."""
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out], a new tensor."""
-
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        return F.silu(self(x), inplace=True)
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self(x).mul_(other)
+        n = x.shape[0]
+        y = self.product(padded_to(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
+        return y if self.bias is None else y.add_(self.bias)
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
@@ -62,22 +62,7 @@ class Linear(ABC):
         return torch.cat([self(part) for part in x.split(self.most)])
 
 
-class UnfusedLinear(Linear):
-    """A product of its own (:meth:`product`); a ``bias`` that this does not add follows, in place on its result."""
-
-    bias: torch.Tensor | None
-
-    @abstractmethod
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, in] -> [n, out], a new tensor, without ``bias``."""
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        n = x.shape[0]
-        y = self.product(padded_to(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
-        return y if self.bias is None else y.add_(self.bias)
-
-
-class DenseLinear(UnfusedLinear):
+class DenseLinear(Linear):
     """The plain product, with its bias, in any dtype on any device."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
@@ -94,7 +79,7 @@ class DenseLinear(UnfusedLinear):
         return torch.addmm(other, x, self.weight.t())
 
 
-class CompiledLinear(UnfusedLinear):
+class CompiledLinear(Linear):
     """[n, in] float32 -> [n, out] float32 by a matrix [out, in] of int8, float16, bfloat16 or float32
     (compiled/products.py).
     """

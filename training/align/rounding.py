@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from decoding.engines.choosing import multiplies_bfloat16
 from decoding.engines.formats.int4 import round_to_groups
-from decoding.engines.instructions import multiplies_bfloat16
 
 
 def half(device: torch.device) -> torch.dtype:

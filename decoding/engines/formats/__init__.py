@@ -6,13 +6,11 @@ unasked. Which of them a model runs in is measured on the machine at hand (../ch
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
@@ -20,7 +18,7 @@ from ...errors import UserError
 from ..linears import Linear, exact_linear
 
 
-class WeightFormat(ABC):
+class WeightFormat:
     """One number format.
 
     ``compute``: dtype of activations and of the KV cache, unless a device has a better one. ``layer_bytes``,
@@ -59,9 +57,9 @@ class WeightFormat(ABC):
         """The product by a matrix [out, in], which is in ``compute``."""
         return exact_linear(weight, bias)
 
-    @abstractmethod
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Callable[[torch.Tensor], Any]:
-        """The head, [n, in] -> float32 logits [n, out]; ``reduced``: a draft's, of some rows only."""
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Linear:
+        """The head's product, in float32 on a CPU; ``reduced``: a draft's, of some rows only."""
+        return self.linear(weight, bias)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..compiled.products import product_of
-from ..linears import FloatHead, Linear, exact_linear
+from ..linears import Linear, exact_linear
 from . import WeightFormat
 
 
@@ -31,10 +31,10 @@ class Bfloat16(WeightFormat):
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return exact_linear(weight.to(self.compute), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Linear:
         if product_of(torch.bfloat16):
-            return FloatHead(self.linear(weight, bias))
-        return FloatHead(exact_linear(weight.float(), None if bias is None else bias.float()))
+            return self.linear(weight, bias)
+        return exact_linear(weight.float(), None if bias is None else bias.float())
 
 
 FORMAT = Bfloat16()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from ..compiled.products import product_of
-from ..linears import FloatHead, Linear, half_linear
+from ..linears import Linear, half_linear
 from . import WeightFormat
 
 
@@ -25,9 +25,6 @@ class Float16(WeightFormat):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return half_linear(weight, bias)
-
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return FloatHead(half_linear(weight, bias))
 
 
 FORMAT = Float16()

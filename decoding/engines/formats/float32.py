@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from ..linears import FloatHead, exact_linear
 from . import WeightFormat
 
 
@@ -14,9 +13,6 @@ class Float32(WeightFormat):
     layer_bytes = head_bytes = reduced_head_bytes = 4
     holds = frozenset({"float32", "bfloat16", "float16"})
     general = True
-
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return FloatHead(exact_linear(weight, bias))
 
 
 FORMAT = Float32()

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from .. import instructions
-from ..linears import FloatHead, UnfusedLinear, half_linear
+from ..linears import Linear, half_linear
 from . import WeightFormat
-from .int8 import int8_head
+from .int8 import int8_linear
 
 GROUP = 32  # inputs that share a scale and a zero
 LEVELS = 16
@@ -54,7 +53,7 @@ def round_to_groups(weight: torch.Tensor) -> Groups:
     return Groups(levels.view(weight.shape), scale, least + MIDDLE * scale)
 
 
-class Int4Linear(UnfusedLinear):
+class Int4Linear(Linear):
     """y = x W^T + b with W in groups."""
 
     dtype = torch.bfloat16
@@ -80,7 +79,8 @@ class Int4(WeightFormat):
     head_bytes, reduced_head_bytes = 2, 1
 
     def is_fast_here(self) -> bool:
-        return instructions.has_vectors()
+        """Whether torch's own kernels are vectorised: that of this product is slow otherwise."""
+        return "AVX" in torch.backends.cpu.get_cpu_capability()
 
     def refusal(self, n_out: int, n_in: int) -> str | None:
         if n_in % GROUP == 0 and n_out % _ROWS == 0:
@@ -93,8 +93,8 @@ class Int4(WeightFormat):
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Int4Linear:
         return Int4Linear(round_to_groups(weight), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return int8_head(weight, bias) if reduced else FloatHead(half_linear(weight, bias))
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Linear:
+        return int8_linear(weight, bias) if reduced else half_linear(weight, bias)
 
 
 FORMAT = Int4()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..compiled.products import product_of
-from ..linears import CompiledLinear, FloatHead, Linear, exact_linear
+from ..linears import CompiledLinear, Linear, exact_linear
 from . import WeightFormat
 
 LEVELS = 127  # on each side of zero
@@ -26,12 +26,8 @@ def int8_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     levels, scales = round_rows(weight)
     product = product_of(torch.int8)
     if product is None:
-        return exact_linear(levels * scales[:, None], bias)
+        return exact_linear(levels * scales[:, None], None if bias is None else bias.float())
     return CompiledLinear(levels, bias, product, scales)
-
-
-def int8_head(weight: torch.Tensor, bias: torch.Tensor | None) -> FloatHead:
-    return FloatHead(int8_linear(weight, None if bias is None else bias.float()))
 
 
 class Int8(WeightFormat):
@@ -44,9 +40,6 @@ class Int8(WeightFormat):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return int8_linear(weight, bias)
-
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return int8_head(weight, bias)
 
 
 FORMAT = Int8()
