@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from decoding.engines.compiled import products
+from decoding.engines import compiled
 
 # They copy a number to the host, derive a shape from data, or copy new data to the device.
 FORBIDDEN = (
@@ -186,7 +186,7 @@ class FakeEvent:
 @contextmanager
 def fake_cuda(monkeypatch):
     """Replaces the streams, graphs and events of ``torch.cuda`` with a FakeCuda."""
-    monkeypatch.setattr(products, "_product_for", lambda *_: None)  # graphs record torch's operations only
+    monkeypatch.setattr(compiled, "_made", lambda *_: None)  # graphs record torch's operations only
     cuda = FakeCuda()
     for name in REPLACED:
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from decoding import cpu
 from decoding.engines.attention import MAX_ROWS, CacheShape, CompiledAttention
-from decoding.engines.compiled import attention, layers, products, readout, this_cpu, writer
+from decoding.engines.compiled import _made, products, readout, this_cpu, writer
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
 from decoding.engines.compiled.layers import LayersWriter
 from decoding.engines.compiled.products import MOST_OF_PAIRS, ProductWriter, product_of
+from decoding.engines.compiled.writer import Cpu
 from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import round_rows
 from decoding.engines.inputs import Branches
@@ -27,9 +28,7 @@ from decoding.engines.projections import Projections
 from tests.lean_models import CONFIGS, ids, lean, on_threads, random_model
 
 # A fault in what is compiled must not look like a CPU for which nothing is: only the CPU decides.
-compiled = pytest.mark.skipif(
-    cpu.imitated() == "plain" or this_cpu() is None, reason="not run: nothing is compiled for this CPU"
-)
+compiled = pytest.mark.skipif(this_cpu() is None, reason="not run: nothing is compiled for this CPU")
 DTYPES = (torch.int8, torch.float16, torch.bfloat16, torch.float32)
 
 HELD = {  # a weight as a format holds it
@@ -128,12 +127,9 @@ def test_threads_share_a_large_product_and_change_no_bit(dtype):
 @pytest.fixture
 def anew(monkeypatch):
     """What is compiled is forgotten before and after a test."""
-    caches = products._product_for, attention._kernel_for, layers.layers_functions, readout._readout_for
-    for one in caches:
-        one.cache_clear()
+    _made.cache_clear()
     yield monkeypatch
-    for one in caches:
-        one.cache_clear()
+    _made.cache_clear()
 
 
 def test_without_llvm_other_products_serve(anew, caplog):
@@ -175,7 +171,7 @@ def test_a_cpu_that_cannot_widen_float16_has_none(anew, missing):
 
     for found in (lambda: has, unknown):
         anew.setattr(llvm, "get_host_cpu_features", found)
-        products._product_for.cache_clear()
+        _made.cache_clear()
         assert product_of(torch.float16) is attention_kernel() is None
 
 
@@ -363,12 +359,13 @@ def test_projections_that_compute_something_else_are_not_used(anew, caplog):
     assert "compiled projection is wrong" in caplog.text
 
 
-CPUS = {  # triple, LLVM's name, whether it is wide, and the multiply-adds that must be there
-    "AVX2": ("x86_64-unknown-linux-gnu", "x86-64-v3", False, "vfmadd231ps\t%ymm"),
-    "AVX512": ("x86_64-unknown-linux-gnu", "x86-64-v4", True, "vfmadd231ps\t%zmm"),
-    "AVX512-BF16": ("x86_64-unknown-linux-gnu", "cooperlake", True, "vdpbf16ps"),
-    "ARM": ("aarch64-unknown-linux-gnu", "generic", False, "fmla\tv"),
-    "macOS": ("arm64-apple-darwin", "apple-m1", False, "fmla.4s"),
+LINUX = "x86_64-unknown-linux-gnu"
+CPUS = {  # and the multiply-adds that must be there
+    "AVX2": (Cpu(LINUX, "x86-64-v3", "", False, False, False), "vfmadd231ps\t%ymm"),
+    "AVX512": (Cpu(LINUX, "x86-64-v4", "", True, False, False), "vfmadd231ps\t%zmm"),
+    "AVX512-BF16": (Cpu(LINUX, "cooperlake", "", True, True, False), "vdpbf16ps"),
+    "ARM": (Cpu("aarch64-unknown-linux-gnu", "generic", "", False, False, False), "fmla\tv"),
+    "macOS": (Cpu("arm64-apple-darwin", "apple-m1", "", False, False, False), "fmla.4s"),
 }
 
 
@@ -379,19 +376,19 @@ KINDS = [(name, kind) for name in CPUS for kind in (*DTYPES, "attention", "layer
 def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    triple, cpu_name, wide, wanted = CPUS[name]
+    there, wanted = CPUS[name]
     if kind == "attention":
-        written = AttentionWriter(triple, False, wide)
+        written = AttentionWriter(there)
     elif kind == "readout":
-        written = readout.ReadoutWriter(triple)
+        written = readout.ReadoutWriter(there)
     elif kind == "layers":
         multiply, *others = (SimpleNamespace(address=address) for address in range(1, 6))
         product = SimpleNamespace(function=multiply, lanes=16)
         attends, reads = (SimpleNamespace(functions=two) for two in (others[:2], others[2:]))
-        written = LayersWriter(triple, False, product, attends, reads)
+        written = LayersWriter(there, product, attends, reads)
     else:
-        written = ProductWriter(triple, kind, wide, wanted == "vdpbf16ps", False)
+        written = ProductWriter(there, kind)
     module = llvm.parse_assembly(written.code())
     module.verify()
-    code = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu_name, opt=3).emit_assembly(module)
+    code = llvm.Target.from_triple(there.triple).create_target_machine(cpu=there.name, opt=3).emit_assembly(module)
     assert wanted in code and not any(called in code for called in ("hfsf2", "h2f_ieee", "fmaf", "floorf", "sqrtf"))

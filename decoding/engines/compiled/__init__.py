@@ -13,33 +13,21 @@ import platform
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from struct import pack
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ...cpu import imitated
-from .writer import OPENMP, Writer
+from .writer import OPENMP, Cpu, Writer
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _SHARED = 1 << 18  # multiply-adds: with fewer, sharing takes longer than the work
 _NEEDED = ("avx2", "fma", "f16c")  # on x86, as LLVM names them
-
-
-class Cpu(NamedTuple):
-    """A CPU as LLVM names it. ``wide``: it has 32 registers of 16 float32 numbers; ``pairs``: it multiplies pairs of
-    bfloat16 numbers.
-    """
-
-    triple: str
-    name: str
-    features: str
-    wide: bool
-    pairs: bool
 
 
 class Function:
@@ -63,15 +51,26 @@ class Function:
             self._openmp.GOMP_parallel(ctypes.c_void_p(self.address), arguments, threads, 0)
 
 
-def compiled(make: Callable[[Cpu], T], check: Callable[[T], bool]) -> T | None:
-    """What ``make(cpu)`` compiles; None where this CPU or LLVM cannot have it, or where ``check`` fails."""
+def compiled(check: Callable[..., bool]) -> Callable[[Callable[..., T | None]], Callable[..., T | None]]:
+    """What the decorated ``make(cpu, ...)`` compiles, once for each class of CPUs and whatever else it is given; None
+    where this CPU or LLVM cannot have it, or where ``check``, which is given the same, fails.
+    """
+
+    def decorate(make: Callable[..., T | None]) -> Callable[..., T | None]:
+        return wraps(make)(lambda *given: _made(make, check, imitated(), *given))
+
+    return decorate
+
+
+@cache
+def _made(make: Callable, check: Callable, cpu_class: str, *given: Any) -> Any:
     try:
         cpu = this_cpu()
-        made = None if cpu is None else make(cpu)
+        made = None if cpu is None else make(cpu, *given)
     except (ImportError, OSError, RuntimeError) as error:
         log.warning("nothing is compiled, so that models are slower: %s", error)
         return None
-    if made is not None and not check(made):
+    if made is not None and not check(made, *given):
         log.warning("compiled code is wrong on this CPU, and not used")
         return None
     return made
@@ -79,9 +78,12 @@ def compiled(make: Callable[[Cpu], T], check: Callable[[T], bool]) -> T | None:
 
 def this_cpu() -> Cpu | None:
     """This CPU, or the imitated one; None for one that has not what is needed."""
+    lesser = imitated()
+    if lesser == "plain":
+        return None
     import llvmlite.binding as llvm
 
-    lesser, features = imitated(), llvm.FeatureMap()
+    features = llvm.FeatureMap()
     with suppress(RuntimeError):  # on some systems LLVM cannot tell
         features = llvm.get_host_cpu_features()
     if platform.machine().lower() in ("x86_64", "amd64"):
@@ -92,7 +94,8 @@ def this_cpu() -> Cpu | None:
     wide = bool(features.get("avx512f")) and lesser != "avx2"
     name = ("x86-64-v4" if wide else "x86-64-v3") if lesser else llvm.get_host_cpu_name()
     pairs = wide and not lesser and bool(features.get("avx512bf16"))
-    return Cpu(llvm.get_default_triple(), name, "" if lesser else features.flatten(), wide, pairs)
+    shared = find_openmp() is not None
+    return Cpu(llvm.get_default_triple(), name, "" if lesser else features.flatten(), wide, pairs, shared)
 
 
 def load(writer: Writer, cpu: Cpu) -> dict[str, Function]:

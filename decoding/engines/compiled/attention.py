@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from ...cpu import imitated
-from . import Cpu, Function, compiled, find_openmp, load
-from .writer import LANES, Writer
+from . import Function, compiled, load
+from .writer import LANES, Cpu, Writer
 
 _QUERIES = 6  # of one key head, at a time
 _CHUNK = 4  # blocks of keys or values at a time: more sums than one, which would wait for each other
@@ -74,20 +73,6 @@ def chains(capacity: int) -> torch.Tensor:
     return torch.stack([ends, none, none, ends], 1)
 
 
-def attention_kernel() -> AttentionKernel | None:
-    """The attention of this CPU; None where this CPU or LLVM cannot have it."""
-    return None if imitated() == "plain" else _kernel_for(imitated())
-
-
-@cache
-def _kernel_for(cpu_class: str) -> AttentionKernel | None:
-    def make(cpu: Cpu) -> AttentionKernel:
-        functions = load(AttentionWriter(cpu.triple, find_openmp() is not None, cpu.wide), cpu)
-        return AttentionKernel(functions["store"], functions["attend"])
-
-    return compiled(make, _is_right)
-
-
 def _is_right(made: AttentionKernel) -> bool:
     """Twenty rows of two query heads over one key head; then the last row again, which sees the second half by path."""
     n, d, single = 20, 2 * LANES, torch.float32
@@ -106,14 +91,21 @@ def _is_right(made: AttentionKernel) -> bool:
     return right and torch.equal(by_path, found[-1:])
 
 
+@compiled(_is_right)
+def attention_kernel(cpu: Cpu) -> AttentionKernel:
+    """The attention of this CPU; None where this CPU or LLVM cannot have it."""
+    functions = load(AttentionWriter(cpu), cpu)
+    return AttentionKernel(functions["store"], functions["attend"])
+
+
 class AttentionWriter(Writer):
     """``store`` writes the rows' keys and values; ``attend`` takes this thread's part of the queries. Those of a key
     head are counted row by row, and of a row head by head.
     """
 
-    def __init__(self, triple: str, shared: bool, wide: bool) -> None:
-        super().__init__(triple, shared)
-        self.sums = _QUERIES * (_CHUNK if wide else 1)  # that stay in registers
+    def __init__(self, cpu: Cpu) -> None:
+        super().__init__(cpu)
+        self.sums = _QUERIES * (_CHUNK if cpu.wide else 1)  # that stay in registers
         self.lanes = self.ir.Constant(self.ir.VectorType(self.long, LANES), list(range(LANES)))
         self._store()
         self._attend()

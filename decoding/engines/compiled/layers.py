@@ -11,16 +11,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 
-from . import Cpu, Function, compiled, find_openmp, load
+from . import Function, compiled, load
 from .attention import SEEN, AttentionKernel, chains
 from .products import Product
 from .readout import JUDGED, Reading, Readout, readout
-from .writer import LANES, Writer
+from .writer import LANES, Cpu, Writer
 
 PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a block
 NORMS = ("attention_norm", "mlp_norm")
@@ -190,24 +189,18 @@ class CompiledProjection:
         return y
 
 
-@cache
-def layers_functions(product: Product, attention: AttentionKernel) -> Functions | None:
+@compiled(lambda *_: True)  # a model compares it with its own layers
+def layers_functions(cpu: Cpu, product: Product, attention: AttentionKernel) -> Functions | None:
     """The functions of layers, and of projections, whose matrices are packed for ``product``."""
-    found = readout()
-    if found is None:
-        return None
-
-    def make(cpu: Cpu) -> Functions:
-        return Functions(**load(LayersWriter(cpu.triple, find_openmp() is not None, product, attention, found), cpu))
-
-    return compiled(make, lambda made: True)  # a model compares it with its own layers
+    read = readout()
+    return None if read is None else Functions(**load(LayersWriter(cpu, product, attention, read), cpu))
 
 
 class LayersWriter(Writer):
     """``run`` does what ``LeanModel._run_blocks`` does, and the head; ``project`` what ``Projections`` do."""
 
-    def __init__(self, triple: str, shared: bool, product: Product, attention: AttentionKernel, read: Readout) -> None:
-        super().__init__(triple, shared)
+    def __init__(self, cpu: Cpu, product: Product, attention: AttentionKernel, read: Readout) -> None:
+        super().__init__(cpu)
         functions = [self.outside(one) for one in (product.function, *attention.functions, *read.functions)]
         self.multiply, self.store, self.attend, self.choose, self.judge = functions
         self.outputs = product.lanes  # of a block

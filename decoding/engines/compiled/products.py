@@ -14,15 +14,13 @@ each sum waits for its last step. Memory is asked early for what several rows re
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from ...cpu import imitated
-from . import Cpu, Function, compiled, find_openmp, load
-from .writer import LANES, Writer
+from . import Function, compiled, load
+from .writer import LANES, Cpu, Writer
 
 MOST_ROWS, MOST_OF_PAIRS = 6, 12  # of one inner loop, so that the sums stay in registers
 _CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
@@ -76,21 +74,6 @@ class Product:
         return y
 
 
-def product_of(dtype: torch.dtype) -> Product | None:
-    """The product for weights of ``dtype``, int8 or of floating point; None where this CPU or LLVM cannot have it."""
-    return None if imitated() == "plain" else _product_for(dtype, imitated())
-
-
-@cache
-def _product_for(dtype: torch.dtype, cpu_class: str) -> Product | None:
-    def make(cpu: Cpu) -> Product:
-        pairs = cpu.pairs and dtype == torch.bfloat16
-        writer = ProductWriter(cpu.triple, dtype, cpu.wide, pairs, shared=find_openmp() is not None)
-        return Product(load(writer, cpu)["multiply"], writer)
-
-    return compiled(make, lambda made: _is_right(made, dtype))
-
-
 def _is_right(made: Product, dtype: torch.dtype) -> bool:
     """Each number of rows, and so many that threads share them: the numbers, and that a row keeps its bits."""
     generator, single = torch.Generator().manual_seed(0), torch.float32
@@ -104,14 +87,22 @@ def _is_right(made: Product, dtype: torch.dtype) -> bool:
     return alike and torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
+@compiled(_is_right)
+def product_of(cpu: Cpu, dtype: torch.dtype) -> Product:
+    """The product for weights of ``dtype``, int8 or of floating point; None where this CPU or LLVM cannot have it."""
+    writer = ProductWriter(cpu, dtype)
+    return Product(load(writer, cpu)["multiply"], writer)
+
+
 class ProductWriter(Writer):
     """``multiply`` takes the blocks of this thread in chunks. An inner loop for each number of rows up to
     ``most_rows``, by one block or several.
     """
 
-    def __init__(self, triple: str, dtype: torch.dtype, wide: bool, pairs: bool, shared: bool) -> None:
+    def __init__(self, cpu: Cpu, dtype: torch.dtype) -> None:
+        wide, pairs = cpu.wide, cpu.pairs and dtype == torch.bfloat16
         self.wide, self.lanes = wide, 32 if wide else 16
-        super().__init__(triple, shared, self.lanes)
+        super().__init__(cpu, self.lanes)
         self.pairs: Any = self._pairs() if pairs else None
         self.most_rows, self.ahead = (MOST_OF_PAIRS, _AHEAD_OF_PAIRS) if pairs else (MOST_ROWS, _AHEAD)
         bits = self.ir.IntType(16)  # llvmlite has no bfloat16

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...cpu import imitated
 from . import Function, compiled, load
-from .writer import LANES, LOWEST, Writer
+from .writer import LANES, LOWEST, Cpu, Writer
 
 _POINTERS = ("row", "found", "token")
 _FIELDS = (*_POINTERS, "n")
@@ -75,16 +73,6 @@ def _address(row: np.ndarray) -> int:
     return row.__array_interface__["data"][0]  # faster than .ctypes
 
 
-def readout() -> Readout | None:
-    """That of this CPU; None where this CPU or LLVM cannot have it."""
-    return None if imitated() == "plain" else _readout_for(imitated())
-
-
-@cache
-def _readout_for(cpu_class: str) -> Readout | None:
-    return compiled(lambda cpu: Readout(**load(ReadoutWriter(cpu.triple), cpu)), _is_right)
-
-
 def _is_right(made: Readout) -> bool:
     """For rows that end within a vector, and for each token, likely or not."""
     row = (4 * np.random.default_rng(0).standard_normal(2 * LANES + 5)).astype(np.float32)
@@ -97,13 +85,19 @@ def _is_right(made: Readout) -> bool:
     return first and top and np.allclose([made(row, token) for token in range(len(row))], expected, rtol=1e-4)
 
 
+@compiled(_is_right)
+def readout(cpu: Cpu) -> Readout:
+    """That of this CPU; None where this CPU or LLVM cannot have it."""
+    return Readout(**load(ReadoutWriter(cpu), cpu))
+
+
 class ReadoutWriter(Writer):
     """``choose`` finds the likeliest token of a row, ``judge`` reads one, ``top`` takes the likeliest in turn. A row is
     read in whole vectors, the last one from a copy that ends with the lowest numbers.
     """
 
-    def __init__(self, triple: str) -> None:
-        super().__init__(triple, shared=False)
+    def __init__(self, cpu: Cpu) -> None:
+        super().__init__(cpu)
         self._choose()
         self._judge()
         self._top()

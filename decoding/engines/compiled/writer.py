@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 LANES = 16  # of a vector, unless stated otherwise: two registers of AVX2, one of AVX512, four of NEON
 OPENMP = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")  # in a plain call 0, 1, and without effect
@@ -14,13 +14,26 @@ LOWEST = -87.0  # whose exponential is still a normal number
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)  # Cephes
 
 
+class Cpu(NamedTuple):
+    """A CPU as LLVM names it. ``wide``: it has 32 registers of 16 float32 numbers; ``pairs``: it multiplies pairs of
+    bfloat16 numbers; ``shared``: OpenMP's threads may share a call.
+    """
+
+    triple: str
+    name: str
+    features: str
+    wide: bool
+    pairs: bool
+    shared: bool
+
+
 class Writer:
     """A module under construction. ``entries``: names of the functions that are called from outside, each with a
     pointer to int64 fields. ``b``: the builder, at the place where code is written.
     """
 
-    def __init__(self, triple: str, shared: bool, lanes: int = LANES) -> None:
-        """``shared``: whether OpenMP's threads may share a call. ``lanes``: numbers of a vector."""
+    def __init__(self, cpu: Cpu, lanes: int = LANES) -> None:
+        """``lanes``: numbers of a vector."""
         import llvmlite.ir as ir
 
         self.ir, self.long, self.int, self.pointer = ir, ir.IntType(64), ir.IntType(32), ir.PointerType()
@@ -28,15 +41,15 @@ class Writer:
         self.vector = ir.VectorType(self.single, lanes)
         self.zero = ir.Constant(self.vector, [0.0] * lanes)
         self.module = ir.Module()
-        self.module.triple = triple
+        self.module.triple = cpu.triple
         self.entries: list[str] = []
         self.outsiders: dict[str, int] = {}  # addresses of compiled functions that it calls
         self.fma = self.declare(f"llvm.fma.v{lanes}f32", self.vector, [self.vector] * 3)
         self.floor = self.declare(f"llvm.floor.v{lanes}f32", self.vector, [self.vector])
         self.total = self.declare(f"llvm.vector.reduce.fadd.v{lanes}f32", self.single, [self.single, self.vector])
         self.root = self.declare("llvm.sqrt.f32", self.single, [self.single])
-        self._openmp = [self.declare(name, self.int, []) for name in OPENMP[:2]] if shared else []
-        self._barrier = self.declare(OPENMP[2], self.none, []) if shared else None
+        self._openmp = [self.declare(name, self.int, []) for name in OPENMP[:2]] if cpu.shared else []
+        self._barrier = self.declare(OPENMP[2], self.none, []) if cpu.shared else None
 
     def code(self) -> str:
         return str(self.module)
