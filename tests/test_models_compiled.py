@@ -311,7 +311,7 @@ def projections(weights: str) -> Projections:
     shapes = {"fuse.weight": (64, 192), "scale": (192,), "centre": (192,)}
     shapes |= {"own.weight": (64, 64), "own_scale": (64,), "own_centre": (64,)}
     given = {name: random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
-    return Projections(given, 3, 64, torch.device("cpu"), torch.float32, find_format(weights))
+    return Projections(given, 3, 64, torch.device("cpu"), torch.float32, find_format(weights).linear)
 
 
 @compiled

@@ -216,11 +216,11 @@ class LeanModel(CachedModel):
         parallel heads (projections.py).
         """
         with self._building():
-            shape = (weights, layers, self.hidden_size, self.device, self.dtype)
+            given = (weights, layers, self.hidden_size, self.device, self.dtype, self.format.linear)
             if HEADS_WEIGHT in weights:
-                self.parallel_heads = ParallelHeads(*shape, self.head, self.format)
+                self.parallel_heads = ParallelHeads(*given, self.head)
             else:
-                self.projections = Projections(*shape, self.format)
+                self.projections = Projections(*given)
             self._pad_rows()
 
     def fork(self) -> LeanModel:

@@ -17,7 +17,7 @@ from .hub import HuggingFaceHub, Report
 from .huge_pages import use_huge_pages
 from .inputs import EncodedPrompt
 from .loading import choose_device, load_model, read_config, reads_photographs
-from .seeing import Eyes, PhotoEyes, SceneEyes
+from .seeing import PhotoEyes, SceneEyes
 from .sources import Size, Sources, existing
 from .threads import DRAFT_ROWS, fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
@@ -40,7 +40,7 @@ class Pair:
     target_folder: Path | None = None
     draft_folders: dict[str, Path] = field(default_factory=dict)  # of the drafts in a folder on this machine
     draft_kinds: dict[str, DraftKind] = field(default_factory=dict)  # of the drafts that are not models of text alone
-    eyes: Eyes | None = None  # with which the target reads pictures
+    eyes: SceneEyes | PhotoEyes | None = None  # with which the target reads pictures
     _drafts: dict[str, CachedModel] = field(default_factory=dict, init=False)
 
     def draft(self, name: str = "") -> CachedModel:
@@ -143,13 +143,15 @@ def load_pair(
         return draft
 
     tokenizer = load_tokenizer(first.folder)
-    stored = stored_dtype(read_config(first.folder))
-    formats = target_formats(dtype, device, stored)
+    config = read_config(first.folder)
+    formats = target_formats(dtype, device, stored_dtype(config))
     report(f"Loading {first.name}", None)
     model = load_model(first, first.name, formats, device=device, threads=threads, spread=spread)
-    eyes: Eyes | None = SceneEyes(Path(described.pictures), model.hidden_size) if described.pictures else None
-    if isinstance(model, TransformersModel) and reads_photographs(read_config(first.folder)):
+    eyes: SceneEyes | PhotoEyes | None = None
+    if isinstance(model, TransformersModel) and reads_photographs(config):
         eyes = PhotoEyes(first.folder, model.module)
+    elif described.pictures:
+        eyes = SceneEyes(Path(described.pictures), model.hidden_size)
     pair = Pair(
         described.name,
         tokenizer,

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
-from .formats import WeightFormat
 from .joined import join_projection
-from .linears import DenseLinear, Linear
+from .linears import Linear
 from .slim import FEATURE_FILE
 
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # the product by a weight, with a bias, as an engine holds it
 HEADS_WEIGHT, HEADS_BIAS = "heads.weight", "heads.bias"
 BLOCK_WEIGHT, BLOCK_BIAS = "block.weight", "block.bias"
 
@@ -44,21 +44,20 @@ class Projections:
         width: int,
         device: torch.device,
         dtype: torch.dtype,
-        weight_format: WeightFormat | None = None,
+        make: MakeLinear,
     ) -> None:
-        """``weight_format``: how the lean engine holds the matrices; None: as they are, in ``dtype``."""
         self.n = 1 + len(weights.get(BLOCK_WEIGHT, ()))  # guesses of one pass
         _check(weights, layers, width, self.n - 1)
         self.dtype, self.width = dtype, width
         self.linears: list[Linear] = []
 
         def product(weight: Tensor, bias: Tensor) -> Linear:
-            self.linears.append(_product(weight, bias.to(dtype), weight_format))
+            self.linears.append(make(weight, bias.to(dtype)))
             return self.linears[-1]
 
         def linear(name: str, centre: Tensor) -> Linear:
             weight = weights[f"{name}.weight"].to(device, dtype)
-            made = _product(weight, None, weight_format)
+            made = make(weight, None)
             with torch.inference_mode():
                 offset = made(centre.to(device, made.dtype)[None])[0].float()
             return product(weight, -offset)
@@ -116,16 +115,15 @@ class ParallelHeads:
         width: int,
         device: torch.device,
         dtype: torch.dtype,
+        make: MakeLinear,
         head: Callable[[Tensor], Tensor],
-        weight_format: WeightFormat | None = None,
     ) -> None:
-        """``weight_format``: as of Projections."""
         self.n = len(weights[HEADS_WEIGHT])
         shapes = {HEADS_WEIGHT: (self.n, layers * width, width), HEADS_BIAS: (self.n, width)}
         _check_shapes(weights, shapes, layers, width)
         self.width, self._head, self._device = width, head, device
         weight, bias = (weights[name].to(device, dtype).flatten(0, 1) for name in (HEADS_WEIGHT, HEADS_BIAS))
-        self.blocks = _product(weight, bias, weight_format)
+        self.blocks = make(weight, bias)
         self.linears = [self.blocks]
 
     @torch.inference_mode()
@@ -134,10 +132,6 @@ class ParallelHeads:
         x = state.to(self._device, self.blocks.dtype)
         states = F.silu(self.blocks(x)).view(self.n, self.width) + x
         return self._head(states), states
-
-
-def _product(weight: Tensor, bias: Tensor | None, weight_format: WeightFormat | None) -> Linear:
-    return DenseLinear(weight, bias) if weight_format is None else weight_format.linear(weight, bias)
 
 
 def _check(weights: Mapping[str, Tensor], layers: int, width: int, later: int) -> None:

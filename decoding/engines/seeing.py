@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from PIL import Image
@@ -24,14 +24,6 @@ from .tokenizer import Tokenizer
 GREY = (128, 128, 128)
 
 
-class Eyes(Protocol):
-    """What makes a prompt with a picture for one target."""
-
-    def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:
-        """``picture`` (as in a request) and ``text`` in one message of a chat. Raises UserError."""
-        ...
-
-
 class SceneEyes:
     """Reads scenes with the picture reader in ``folder``, for a target of ``width``."""
 
@@ -39,6 +31,7 @@ class SceneEyes:
         self._folder, self._width = folder, width
 
     def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:
+        """``picture`` (as in a request) and ``text`` in one message of a chat. Raises UserError."""
         if is_photo(picture):
             raise UserError(
                 "This target reads only drawn scenes, no photographs: type emoji, or choose a pair from the Hub that "
@@ -86,6 +79,7 @@ class PhotoEyes:
         self._image_token: int = hf_model.config.image_token_id
 
     def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:
+        """As :meth:`SceneEyes.encode`."""
         if system:
             raise UserError("This target takes no system message beside a picture: leave one of them out.")
         if not is_photo(picture):

@@ -14,6 +14,7 @@ from ..records.trace import ModelInfo
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, keeps_bits
+from .linears import DenseLinear
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .threads import use_threads
 
@@ -85,12 +86,12 @@ class TransformersModel(CachedModel):
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
         """As :meth:`.lean.LeanModel.take_projections`."""
-        shape = (weights, layers, self.hidden_size, self._device, self._dtype)
+        given = (weights, layers, self.hidden_size, self._device, self._dtype, DenseLinear)
         if HEADS_WEIGHT in weights:
             head = self.module.get_output_embeddings()
-            self.parallel_heads = ParallelHeads(*shape, lambda states: head(states).float())
+            self.parallel_heads = ParallelHeads(*given, lambda states: head(states).float())
         else:
-            self.projections = Projections(*shape)
+            self.projections = Projections(*given)
 
     def set_threads(self, threads: int) -> None:
         """Changes the number of CPU threads and tests whether rows keep their bits. Empties the cache."""
