@@ -9,6 +9,7 @@ from decoding import cpu
 from decoding.analysis import tuning
 from decoding.analysis.tuning import format_here
 from decoding.engines import choosing, formats
+from decoding.engines.attention import RowAttention
 from decoding.engines.choosing import draft_formats, fastest, target_formats
 from decoding.engines.formats import all_formats, find_format
 from decoding.engines.formats.int4 import Int4, round_to_groups
@@ -89,20 +90,13 @@ def test_two_bytes_hold_a_bfloat16_checkpoint_but_for_the_smallest_numbers(make)
     assert torch.allclose(make(beyond)(unit).T, beyond.float(), rtol=1e-6)
 
 
-HELD = {  # a weight as a format holds it, and how far its products may be from the exact ones
-    "float16": (lambda weight: weight.half().float(), 1e-5),
-    "int4": (lambda weight: round_to_groups(weight).rounded().dequantised(), 0.1),
-}
-
-
-@pytest.mark.parametrize("name", HELD)
-def test_biases_and_sums_are_those_of_the_plain_product(name):
-    generator, one, (held, tolerance) = torch.Generator().manual_seed(2), find_format(name), HELD[name]
+def test_biases_and_sums_in_four_bits_are_those_of_the_plain_product():
+    generator = torch.Generator().manual_seed(2)
     weight, bias, x, other = (torch.randn(*size, generator=generator) for size in ((48, 64), (48,), (5, 64), (5, 48)))
-    linear, x, other = one.linear(weight, bias), x.to(one.compute), other.to(one.compute)
+    linear, x, other = find_format("int4").linear(weight, bias), x.bfloat16(), other.bfloat16()
     y = linear(x)
-    exact = torch.nn.functional.linear(x.float(), held(weight), bias)
-    torch.testing.assert_close(y.float(), exact, atol=tolerance, rtol=tolerance / 5)
+    exact = torch.nn.functional.linear(x.float(), round_to_groups(weight).rounded().dequantised(), bias)
+    torch.testing.assert_close(y.float(), exact, atol=0.1, rtol=0.02)
     torch.testing.assert_close(linear.plus(x, other), y + other, atol=1e-5, rtol=1e-5)
 
 
@@ -111,6 +105,7 @@ def test_without_llvm_plain_products_serve(monkeypatch):
     for name in ("float32", "float16", "bfloat16"):
         model = lean(random_model(CONFIGS["llama"]), name)
         assert isinstance(model.blocks[0].qkv, DenseLinear) and isinstance(model.head.linear, DenseLinear)
+        assert isinstance(model._attention, RowAttention)
         assert keeps_bits(model) or name == "bfloat16"  # plain bfloat16 products are only used if asked for
     assert names(target_formats("auto", "cpu", "bfloat16")) == ["float32"]
 
@@ -230,16 +225,6 @@ def test_a_format_that_cannot_hold_a_layer_is_left_out(timed, monkeypatch):
     with pytest.raises(UserError, match="test cannot run in float16: no layer is good enough. Leave the number format"):
         lean(hf_model, "float16")
     assert choose(hf_model, "float16", "float32") == "float32" and timed[1] == [["float32"]]
-
-
-def test_a_trial_on_real_passes_takes_one_of_them(own_costs):
-    hf_model = random_model(CONFIGS["llama"])
-    before = torch.get_num_threads()
-    try:
-        found = choose(hf_model, "float16", "float32")
-        assert find_format(found).exact and list(own_costs.glob("format-*.json"))
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_an_imitated_cpu_is_another_machine(monkeypatch):

@@ -11,11 +11,10 @@ from transformers import LlamaConfig, OPTConfig
 from decoding.engines import text_tokens
 from decoding.engines.attention import MAX_ROWS, CacheShape, RowAttention, make_attention
 from decoding.engines.base import OUTSIDE, CachedModel
+from decoding.engines.compiled.layers import PRODUCTS
 from decoding.engines.formats import find_format
-from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
 from decoding.engines.invariance import PARTS, Company, keeps_bits, pad_rows
-from decoding.engines.lean import LeanModel
 from decoding.engines.linears import TESTED_ROWS, DenseLinear, Linear
 from decoding.engines.loading import is_lean
 from decoding.engines.transformers_engine import check_rewindable
@@ -98,20 +97,6 @@ def test_a_row_does_not_depend_on_how_many_rows_are_read_with_it(name, weights):
         for n in (2, 3, 4, 5, 6, 9, 17, 21, 32, 33, 65, 80):
             model.rewind(start)
             assert torch.equal(model.extend(text[:n]), single[:n]), (start, n)
-
-
-def test_products_in_int8_round_each_row_for_itself():
-    generator = torch.Generator().manual_seed(5)
-    weight, x = torch.randn(300, 64, generator=generator), torch.randn(9, 64, generator=generator) * 3
-    x[4] *= 100.0  # a row of large values must not make other rows less precise
-    x[7] = 0.0
-    linear = int8_linear(weight, bias=torch.arange(300.0))
-    pad_rows([linear])
-    logits = linear(x)
-    assert torch.equal(logits, torch.cat([linear(row[None]) for row in x]))
-    assert torch.equal(logits[7], torch.arange(300.0))
-    exact = x @ weight.T + torch.arange(300.0)
-    assert ((logits - exact).abs().amax(1) <= 0.03 * (x @ weight.T).abs().amax(1)).all()
 
 
 def test_forks_share_weights_and_no_cache():
@@ -311,20 +296,26 @@ def test_rows_are_padded_or_taken_in_parts_where_their_number_has_a_kernel_of_it
         assert torch.equal(linear.in_parts(x[:n]), whole[:n]), n
 
 
-class LongDense(DenseLinear):
-    """Has another kernel from 33 rows on."""
+class TwoEnds(DenseLinear):
+    """Has other kernels for one row, and from 33 rows on."""
 
-    def __call__(self, x):
-        return super().__call__(x) * (1 + 1e-6 * (len(x) > 32))
+    def product(self, x):
+        return super().product(x) * (1 + 1e-6 * (len(x) == 1) + 2e-6 * (len(x) > 32))
 
     plus = Linear.plus
 
 
-def test_a_check_is_cut_where_longer_passes_have_other_bits(monkeypatch):
-    monkeypatch.setattr(type(find_format("float32")), "linear", lambda self, weight, bias: LongDense(weight))
+def test_a_check_is_cut_and_a_lone_row_padded_where_they_have_other_bits(monkeypatch):
+    """The self-test of a whole model sees where either is not done."""
+    monkeypatch.setattr(type(find_format("float32")), "linear", lambda self, weight, bias: TwoEnds(weight))
     model = lean(random_model(CONFIGS["llama"]))
     assert keeps_bits(model)
-    model._most_rows = MAX_ROWS
+    cut, model._most_rows = model._most_rows, MAX_ROWS
+    assert not keeps_bits(model)
+    model._most_rows, model._padded = cut, {}
+    for block in model.blocks:
+        for product in PRODUCTS:
+            getattr(block, product).padded = {}
     assert not keeps_bits(model)
 
 
@@ -341,17 +332,6 @@ def test_a_shape_is_tested_once_for_each_number_of_threads(monkeypatch):
             assert len(tested) == times * n
     finally:
         torch.set_num_threads(before)
-
-
-def test_the_self_test_sees_a_model_whose_rows_depend_on_their_company():
-    class Sociable(LeanModel):
-        def _forward(self, table, ids, *others):
-            return super()._forward(table * (1.0 + 1e-6 * (len(ids) > 1)), ids, *others)
-
-    model = lean(random_model(WIDE))
-    assert keeps_bits(model)
-    model.__class__ = Sociable
-    assert not keeps_bits(model)
 
 
 @pytest.mark.parametrize("weights", FORMS)

@@ -85,42 +85,32 @@ def test_errors_of_the_hub_become_sentences(monkeypatch, error, words):
         HuggingFaceHub().fetch(Repository("a/b", "main", {}), "config.json", lambda n: None)
 
 
-def test_bytes_of_a_download_are_counted(monkeypatch, tmp_path):
-    def download(name, file, *, revision, tqdm_class):
-        with tqdm_class(total=30, initial=0, unit="B", desc=file, name="huggingface_hub.x") as bar:
-            bar.update(10)
-            bar.update(20)
+def plain_download(file, tqdm_class):
+    with tqdm_class(total=30, initial=0, unit="B", desc=file, name="huggingface_hub.x") as bar:
+        bar.update(10)
+        bar.update(20)
+
+
+def xet_download(file, tqdm_class):
+    """It reports those that come over the network, and then the same ones, as they are written."""
+    about = {"reconstruction_desc": file, "total": 30, "log_level": 20, "name": "huggingface_hub.xet_get"}
+    with XetDownloadProgressReporter(**about, tqdm_class=tqdm_class) as reporter:
+        for come, written in ((20, 0), (30, 10), (30, 30)):
+            done = {"total_bytes_completed": written, "total_transfer_bytes_completed": come}
+            rates = dict.fromkeys(("total_bytes_completion_rate", "total_transfer_bytes_completion_rate"))
+            reporter.update_progress(SimpleNamespace(total_bytes=30, **done, **rates))
+
+
+@pytest.mark.parametrize("download", [plain_download, xet_download])
+def test_bytes_of_a_download_are_counted_once(monkeypatch, tmp_path, download):
+    def fetch(name, file, *, revision, tqdm_class):
+        download(file, tqdm_class)
         return str(tmp_path / file)
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetch)
     counted: list[int] = []
     path = HuggingFaceHub().fetch(Repository("a/b", "main", {}), "x.safetensors", counted.append)
-    assert path == tmp_path / "x.safetensors" and sum(counted) == 30
-
-
-def test_bytes_of_xet_storage_are_counted_once(monkeypatch, tmp_path):
-    """It reports those that come over the network, and then the same ones, as they are written."""
-
-    def download(name, file, *, revision, tqdm_class):
-        with XetDownloadProgressReporter(
-            reconstruction_desc=file, total=30, log_level=20, name="huggingface_hub.xet_get", tqdm_class=tqdm_class
-        ) as reporter:
-            for come, written in ((20, 0), (30, 10), (30, 30)):
-                reporter.update_progress(
-                    SimpleNamespace(
-                        total_bytes=30,
-                        total_bytes_completed=written,
-                        total_bytes_completion_rate=None,
-                        total_transfer_bytes_completed=come,
-                        total_transfer_bytes_completion_rate=None,
-                    )
-                )
-        return str(tmp_path / file)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    counted: list[int] = []
-    HuggingFaceHub().fetch(Repository("a/b", "main", {}), "x.safetensors", counted.append)
-    assert counted == [10, 20]
+    assert path == tmp_path / "x.safetensors" and counted == [10, 20]
 
 
 @pytest.mark.parametrize("name", ["a/b--c", "a/b..c", "a/b.git", "a/b."])
