@@ -70,22 +70,6 @@ def test_the_general_engine_says_where_rows_depend_on_their_company():
     assert alone.note is None and alone.info.threads == 1
 
 
-def test_padding_of_a_pass_is_seen_by_products_alone(hf_model):
-    rows, plain, padded = [], lean(hf_model), lean(hf_model)
-    padded._padded, padded._joined = {1: 3, 2: 5}, None
-    for block in padded.blocks:
-        block.up = lambda x, up=block.up: rows.append(len(x)) or up(x)
-    for model in (plain, padded):
-        model.kept_layers = (1,)
-        model.prefill(ids(20))
-    for n in (1, 2, 3):
-        expected = plain.extend(ids(n, seed=n))
-        torch.testing.assert_close(padded.extend(ids(n, seed=n)), expected, atol=1e-5, rtol=0)
-        torch.testing.assert_close(padded.last_states, plain.last_states, atol=1e-4, rtol=0)
-        assert {rows.pop() for _ in padded.blocks} == {{1: 3, 2: 5, 3: 3}[n]}
-        assert padded.length == plain.length
-
-
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("name", ["llama", "llama-grouped", "llama-joined", "llama-one-kv-head", "qwen3"])
 def test_a_row_does_not_depend_on_how_many_rows_are_read_with_it(name, weights):
@@ -312,7 +296,7 @@ def test_a_check_is_cut_and_a_lone_row_padded_where_they_have_other_bits(monkeyp
     assert keeps_bits(model)
     cut, model._most_rows = model._most_rows, MAX_ROWS
     assert not keeps_bits(model)
-    model._most_rows, model._padded = cut, {}
+    model._most_rows = cut
     for block in model.blocks:
         for product in PRODUCTS:
             getattr(block, product).padded = {}

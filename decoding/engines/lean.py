@@ -28,7 +28,7 @@ from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, Company, keeps_bits, pad_rows
 from .joined import Block, agree, join_layers
-from .linears import FloatHead, Linear, padded_to
+from .linears import FloatHead, Linear
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .text_tokens import TextTokens
 from .threads import use_threads
@@ -75,7 +75,6 @@ class LeanModel(CachedModel):
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
         self._padding: dict[tuple, Company] = {}  # by shape and number of threads
-        self._padded: Mapping[int, int] = {}  # that of all layers' products, which a pass applies once
         self._most_rows = MAX_ROWS  # of a checking pass
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
@@ -127,8 +126,6 @@ class LeanModel(CachedModel):
         pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears, self._padding)
         limits = [linear.most for linear in linears if linear.most is not None]
         self._most_rows = min([MAX_ROWS, *limits])
-        first, *others = [getattr(block, name).padded for block in self.blocks for name in PRODUCTS] or [{}]
-        self._padded = first if all(padded == first for padded in others) else {}
 
     def _cache_shape(self) -> CacheShape:
         return CacheShape(
@@ -339,7 +336,9 @@ class LeanModel(CachedModel):
         tokens, ``own``, as far as there are none yet.
         """
         logits, text = self.head(hidden) if logits is None else logits, self.text_tokens
-        return text.beside(logits, text.own(hidden) if own is None else own, self.length) if text else logits
+        if not text:
+            return logits
+        return torch.cat([logits, text.seen(text.own(hidden) if own is None else own, self.length)], 1)
 
     @torch.inference_mode()
     def _run_each(
@@ -350,28 +349,22 @@ class LeanModel(CachedModel):
         x = F.embedding(torch.tensor(ids, device=self.device), table)
         x = x if added is None else x + added
         turns = slice(start, start + n) if branches is None else branches.positions
-        if n in self._padded:
-            x = padded_to(x, self._padded[n])
         return self._run_blocks(x, self.cos[turns], self.sin[turns], self._attention.plan(start, n, branches))
 
     def _run_blocks(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """All layers and the final norm: embeddings [n, hidden] -> [n, hidden], and the states of ``kept_layers``.
-
-        ``x`` may have more rows than ``cos``, of padding, which only the products read.
-        """
-        n, rows = cos.shape[0], x.shape[0]
+        """All layers and the final norm: embeddings [n, hidden] -> [n, hidden], and the states of ``kept_layers``."""
         wanted = [layer % (len(self.blocks) + 1) for layer in self.kept_layers]
         kept = {}
         for layer, block in enumerate(self.blocks):
             if layer in wanted:
-                kept[layer] = x[:n]
+                kept[layer] = x
             attended = self._attend(block, layer, self._norm(x, block.attention_norm), cos, sin, plan)
-            x = block.out.plus(attended if rows == n else padded_to(attended, rows), x)
+            x = block.out.plus(attended, x)
             h = self._norm(x, block.mlp_norm)
             x = block.down.plus(block.up(h).mul_(F.silu(block.gate(h), inplace=True)), x)
-        kept[len(self.blocks)] = hidden = self._norm(x[:n], self.final_norm)
+        kept[len(self.blocks)] = hidden = self._norm(x, self.final_norm)
         return hidden, tuple(kept[layer] for layer in wanted)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
@@ -387,10 +380,10 @@ class LeanModel(CachedModel):
     def _attend(
         self, block: Block, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan
     ) -> torch.Tensor:
-        """Rotary attention of x [n or more, hidden] -> [n, Hq d], before the output projection."""
-        n, d = cos.shape[0], self.head_dim
+        """Rotary attention of x [n, hidden] -> [n, Hq d], before the output projection."""
+        n, d = x.shape[0], self.head_dim
         n_turned = self.n_heads + self.n_kv_heads
-        heads = block.qkv(x)[:n].view(n, n_turned + self.n_kv_heads, d)
+        heads = block.qkv(x).view(n, n_turned + self.n_kv_heads, d)
         turned = heads[:, :n_turned]
         if block.qk_norm is not None:
             turned = self._norm(turned, block.qk_norm, self._head_epsilon)

@@ -72,10 +72,6 @@ class TextTokens:
         # Each product on its own: its bits then depend neither on the other rows nor on the number of tokens.
         return torch.mul(hidden.float()[:, None], self.rows[: len(self)]).sum(-1)
 
-    def beside(self, logits: torch.Tensor, own: torch.Tensor, end: int) -> torch.Tensor:
-        """The head's ``logits`` [n, k] of the last n tokens before place ``end``, and ``own`` beside them."""
-        return torch.cat([logits, self.seen(own, end)], 1)
-
     def seen(self, own: torch.Tensor, end: int) -> torch.Tensor:
         """``own`` [n, len(self)], their logits of the last n tokens before place ``end``; OUTSIDE, in place, of those
         that come up later.
