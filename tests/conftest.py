@@ -45,6 +45,15 @@ def few_measurements():
 
 
 @pytest.fixture
+def cuda(monkeypatch):
+    """A stand-in for ``torch.cuda``, without a GPU (tests/fake_cuda.py)."""
+    from tests.fake_cuda import fake_cuda
+
+    with fake_cuda(monkeypatch) as cuda:
+        yield cuda
+
+
+@pytest.fixture
 def own_costs(tmp_path, monkeypatch):
     """A folder of the test's own for what is measured and chosen."""
     monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))

@@ -17,7 +17,7 @@ from decoding.loop.drafting import ModelDraft, NgramDraft
 from decoding.loop.speculative import make_verifier, verify_on_device, verify_on_host
 from decoding.records.request import CompareRequest
 
-from .fake_cuda import fake_cuda, recording
+from .fake_cuda import recording
 from .lean_models import fixed
 from .runs import make_costs
 from .toy import quick_run
@@ -25,12 +25,6 @@ from .toy import quick_run
 LANES = ["autoregressive", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
 FEW = ["autoregressive", "static:6", "confidence:0.1"]
 PROMPT = "def f(x):\n    return"
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    with fake_cuda(monkeypatch) as cuda:
-        yield cuda
 
 
 @pytest.fixture(scope="module")

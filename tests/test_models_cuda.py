@@ -17,7 +17,7 @@ from decoding.engines.inputs import FINAL
 from decoding.errors import UserError
 from decoding.loop.drafting import prefill
 
-from .fake_cuda import fake_cuda, fake_gpu, recording
+from .fake_cuda import fake_gpu, recording
 from .lean_models import VOCAB, fixed, ids, lean
 from .tiny_models import tiny_config
 
@@ -88,12 +88,6 @@ def test_the_end_of_the_context(models):
 def test_buckets():
     assert [row_bucket(n) for n in (1, 2, 8, 9, 16, 21, 32)] == [8, 8, 8, 16, 16, 24, 32]
     assert [key_bucket(n, 1152) for n in (1, 256, 257, 600, 1025, 1152)] == [256, 256, 512, 1024, 1152, 1152]
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    with fake_cuda(monkeypatch) as cuda:
-        yield cuda
 
 
 @pytest.mark.parametrize("recorded", [False, True])

@@ -20,7 +20,6 @@ from decoding.engines.tokenizer import load_tokenizer
 from decoding.engines.transformers_engine import TransformersModel, check_rewindable
 from decoding.errors import UserError
 from decoding.records.events import guarded
-from tests.fake_cuda import fake_cuda
 from tests.fakes import small_request
 from tests.lean_models import lean_config, random_model
 from tests.test_models_hub import FakeHub
@@ -168,17 +167,14 @@ def test_another_number_format_is_loaded_anew(folders):
         assert jobs._known.pair.target.info.dtype == dtype
 
 
-def test_a_gpu_that_faulted_is_lost_and_one_that_is_well_is_not(monkeypatch):
-    with fake_cuda(monkeypatch) as cuda:
-        assert not Jobs().has_lost_device()  # it has not been used yet
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        assert not Jobs().has_lost_device()
-        cuda.lost = True
-        assert Jobs().has_lost_device() and not Jobs("cpu").has_lost_device()
+def test_a_gpu_that_faulted_is_lost_and_one_that_is_well_is_not(cuda):
+    assert not Jobs().has_lost_device()
+    cuda.lost = True
+    assert Jobs().has_lost_device() and not Jobs("cpu").has_lost_device()
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried"), RuntimeError()])
-def test_recordings_that_fail_in_whichever_way_leave_plain_calls(monkeypatch, error):
+def test_recordings_that_fail_in_whichever_way_leave_plain_calls(cuda, error):
     """Memory runs out in the warm-up, or a kernel cannot be recorded: once, and not again for each new shape."""
     calls = []
 
@@ -188,13 +184,12 @@ def test_recordings_that_fail_in_whichever_way_leave_plain_calls(monkeypatch, er
             raise error
         return calls[-1]
 
-    with fake_cuda(monkeypatch) as cuda:
-        runner = GraphRunner(torch.device("cpu"))
-        runner.records = True
-        assert runner.run("key", work) is calls[1]
-        assert runner.run("other", work) is calls[2] and len(calls) == 3
-        assert (str(error) or "RuntimeError") in runner.note and "eagerly" in runner.note
-        assert cuda.current is cuda.default and cuda.graphs == []
+    runner = GraphRunner(torch.device("cpu"))
+    runner.records = True
+    assert runner.run("key", work) is calls[1]
+    assert runner.run("other", work) is calls[2] and len(calls) == 3
+    assert (str(error) or "RuntimeError") in runner.note and "eagerly" in runner.note
+    assert cuda.current is cuda.default and cuda.graphs == []
 
 
 def test_devices_that_are_not_there(monkeypatch):

@@ -9,7 +9,7 @@ from transformers import BloomConfig
 from decoding.engines.cuda_attention import MAX_TREE
 from decoding.engines.inputs import Branches, EncodedPrompt
 from decoding.records.proposal import path_to
-from tests.fake_cuda import fake_cuda
+from tests.fake_cuda import recording
 from tests.lean_models import CONFIGS, fixed, general, ids, lean, lean_config, random_model
 
 pytestmark = pytest.mark.usefixtures("all_cores")
@@ -111,17 +111,15 @@ def test_what_cannot_be_kept_or_read_is_an_error(models):
         models["fixed"].extend(ids(150), Branches.below(9, [-1] * 150))
 
 
-def test_trees_are_read_by_graphs_too(hf_model, monkeypatch):
-    with fake_cuda(monkeypatch):
-        model, plain = fixed(hf_model), lean(hf_model)
-        model._runner.records = True
-        for seed in range(3):  # the same graph, other trees
-            parents, tokens = [-1, 0, 1, -1, 3] if seed % 2 else [-1, -1, 0, 1, 2], ids(5, seed=seed)
-            for one in (model, plain):
-                one.prefill(ids(30 + seed))
-            branches = Branches.below(30 + seed, parents)
-            found, expected = (one.extend(tokens, branches) for one in (model, plain))
-            torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+def test_trees_are_read_by_graphs_too(hf_model, cuda):
+    model, plain = recording(fixed(hf_model)), lean(hf_model)
+    for seed in range(3):  # the same graph, other trees
+        parents, tokens = [-1, 0, 1, -1, 3] if seed % 2 else [-1, -1, 0, 1, 2], ids(5, seed=seed)
+        for one in (model, plain):
+            one.prefill(ids(30 + seed))
+        branches = Branches.below(30 + seed, parents)
+        found, expected = (one.extend(tokens, branches) for one in (model, plain))
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     assert model.records_graphs and model._runner._graphs and model.note is None
 
 
