@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..errors import UserError
 from .formats import WeightFormat
 from .tokenizer import Tokenizer
 
 _PROBE = 'def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it\'s "done"!\t'
-_ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SIZES = (
     "num_hidden_layers",
     "num_attention_heads",
@@ -111,7 +112,7 @@ def estimate_memory(
 
     The lean engine on a CPU makes its own form of the weights, so that both forms exist for a while.
     """
-    parameters = stored_bytes / _ITEM[stored_dtype(config)]
+    parameters = stored_bytes / getattr(torch, stored_dtype(config)).itemsize
     size = int(parameters * max(weights.layer_bytes, weights.head_bytes))
     cache = _cache_bytes(config, weights.compute.itemsize, max_length)
     return int(SPARE * ((stored_bytes + size if device == "cpu" else size) + cache))
@@ -135,8 +136,6 @@ def free_memory(device: str) -> int | None:
     """
     gc.collect()
     if device != "cpu":
-        import torch
-
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
     try:
