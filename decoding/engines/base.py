@@ -71,21 +71,19 @@ class CachedModel(Protocol):
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
         """Empties the cache, reads ``prompt`` and returns the logits after its last token, [1, vocab]."""
 
-    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        """Appends ``ids`` and returns the logits after each of them, [n, vocab].
+    def extend(
+        self,
+        ids: list[int],
+        branches: Branches | None = None,
+        added: torch.Tensor | None = None,
+        last: int | None = None,
+    ) -> torch.Tensor:
+        """Appends ``ids`` and returns the logits after each of them, or after the ``last`` of them, [n, vocab].
 
         ``branches``, where ``can_branch``: the ids are nodes of a tree. Each is read at its own position and sees only
-        the text and its ancestors, so its logits are those of a plain pass over its path.
+        the text and its ancestors, so its logits are those of a plain pass over its path. ``added`` [n, hidden_size],
+        where ``projections``: to the embeddings of ``ids``.
         """
-
-    def extend_with(
-        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
-    ) -> torch.Tensor:
-        """As ``extend`` with ``added`` [n, hidden_size] added to the embeddings of ``ids``; where ``projections``.
-
-        Returns only the logits after the ``last`` of them, [last, vocab].
-        """
-        raise ValueError(f"the engine of {self.info.name} reads no hidden states")
 
     def of_target(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
         """What is ``added`` after tokens of which these are the target's states, each [n, hidden_size]; where

@@ -111,32 +111,27 @@ class CudaModel(LeanModel):
     # -- a cached model
 
     @torch.inference_mode()
-    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
+    def extend(
+        self,
+        ids: list[int],
+        branches: Branches | None = None,
+        added: torch.Tensor | None = None,
+        last: int | None = None,
+    ) -> torch.Tensor:
+        one_pass = len(ids) <= MAX_ROWS
+        if added is not None and not one_pass:  # a prompt
+            return super().extend(ids, branches, added, last)
         check_room(self.length, len(ids), self.max_length)
         self._take_text(ids)
-        logits, states = [], []
-        one_pass = len(ids) <= MAX_ROWS
+        logits, states, unread = [], [], 0 if last is None else len(ids) - last
         for first in range(0, len(ids), MAX_ROWS):
             part = ids[first : first + MAX_ROWS]
             nodes = None if branches is None else branches.part(first, first + MAX_ROWS)
-            out_logits, out_states = self._pass(part, nodes)
-            logits.append(self._lasting(out_logits[: len(part)]))
+            out_logits, out_states = self._pass(part, nodes, added)
+            logits.append(self._lasting(out_logits[max(0, unread - first) : len(part)]))
             states.append(tuple(one[: len(part)] if one_pass else one[: len(part)].clone() for one in out_states))
         self.last_states = states[0] if one_pass else tuple(map(torch.cat, zip(*states)))
         return logits[0] if one_pass else torch.cat(logits)
-
-    @torch.inference_mode()
-    def extend_with(
-        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
-    ) -> torch.Tensor:
-        n = len(ids)
-        if n > MAX_ROWS:  # a prompt
-            return super().extend_with(ids, added, branches, last)
-        check_room(self.length, n, self.max_length)
-        self._take_text(ids)
-        logits, states = self._pass(ids, branches, added)
-        self.last_states = tuple(one[:n] for one in states)
-        return self._lasting(logits[n - last : n])
 
     def _lasting(self, logits: torch.Tensor) -> torch.Tensor:
         """A copy of a pass's logits, which the next launch overwrites; of a reduced head those of ``head_ids``."""
@@ -153,7 +148,7 @@ class CudaModel(LeanModel):
     def draft_step(self, ids: list[int], vocab: int, added: torch.Tensor | None = None) -> DraftStep:
         """Appends ``ids`` and proposes the next token among the first ``vocab``, with its features.
 
-        ``added``: as of ``extend_with``; None, where ``projections``: what they make of the state of the step before.
+        ``added``: as of ``extend``; None, where ``projections``: what they make of the state of the step before.
         """
         check_room(self.length, len(ids), self.max_length)
         ids, added = self._catch_up(ids, added, MAX_ROWS)
@@ -172,7 +167,7 @@ class CudaModel(LeanModel):
     def draft_planned(self, ids: list[int], n: int, vocab: int, added: torch.Tensor | None = None) -> torch.Tensor:
         """Appends ``ids`` and greedily proposes ``n`` tokens without a copy to the host.
 
-        ``added``: as of ``extend_with``; to a guess is added what ``projections`` make of the state before it.
+        ``added``: as of ``extend``; to a guess is added what ``projections`` make of the state before it.
         Returns them on the device, [n] int64, valid until the next pass. The last one is not in the cache afterwards.
         """
         check_room(self.length, len(ids) + n - 1, self.max_length)
@@ -200,11 +195,8 @@ class CudaModel(LeanModel):
         """Reads all ``ids`` but the last if they are more than ``most``, and returns those that are unread."""
         if len(ids) <= most:
             return ids, added
-        if added is None:
-            self.extend(ids[:-1])
-            return ids[-1:], None
-        self.extend_with(ids[:-1], added[:-1])
-        return ids[-1:], added[-1:]
+        self.extend(ids[:-1], added=None if added is None else added[:-1], last=1)
+        return ids[-1:], None if added is None else added[-1:]
 
     @torch.inference_mode()
     def verify_planned(self, last: int, drafted: torch.Tensor, vocab: int) -> tuple[list[int], list[int], int]:

@@ -243,17 +243,16 @@ class LeanModel(CachedModel):
             x[prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
         return self._read(x, range(len(x)), PREFILL_CHUNK, None, None, 1)
 
-    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        check_room(self.length, len(ids), self.max_length)
-        self._take_text(ids)
-        return self._read(self.embedding, ids, self._most_rows, branches, None, len(ids))
-
-    def extend_with(
-        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
+    def extend(
+        self,
+        ids: list[int],
+        branches: Branches | None = None,
+        added: torch.Tensor | None = None,
+        last: int | None = None,
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         self._take_text(ids)
-        return self._read(self.embedding, ids, self._most_rows, branches, added, last)
+        return self._read(self.embedding, ids, self._most_rows, branches, added, len(ids) if last is None else last)
 
     @property
     def head_ids(self) -> np.ndarray | None:  # type: ignore[override]

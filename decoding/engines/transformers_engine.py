@@ -71,18 +71,19 @@ class TransformersModel(CachedModel):
         self.rewind(0)
         return self._forward(prompt.ids, 1, self._inputs(prompt))
 
-    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        check_room(self.length, len(ids), self.max_length)
-        return self._forward(ids, len(ids), self._places(len(ids)) if branches is None else self._tree(branches))
-
     @torch.inference_mode()
-    def extend_with(
-        self, ids: list[int], added: torch.Tensor, branches: Branches | None = None, last: int = 1
+    def extend(
+        self,
+        ids: list[int],
+        branches: Branches | None = None,
+        added: torch.Tensor | None = None,
+        last: int | None = None,
     ) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
-        x = self.module.get_input_embeddings()(torch.tensor([ids], device=self._device)) + added
-        places = self._places(len(ids)) if branches is None else self._tree(branches)
-        return self._forward(ids, last, {"inputs_embeds": x} | places)
+        inputs = self._places(len(ids)) if branches is None else self._tree(branches)
+        if added is not None:
+            inputs["inputs_embeds"] = self._embedded(ids) + added
+        return self._forward(ids, len(ids) if last is None else last, inputs)
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
         """As :meth:`.lean.LeanModel.take_projections`."""
@@ -113,7 +114,7 @@ class TransformersModel(CachedModel):
         """The embeddings and positions of a prompt that is more than text; {} for any other."""
         if prompt.embeddings is None:
             return {}
-        x = self.module.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))
+        x = self._embedded(prompt.ids)
         x[0, prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
         if prompt.positions is None:
             return {"inputs_embeds": x}
@@ -121,6 +122,9 @@ class TransformersModel(CachedModel):
         self._ahead = int(known.max()) + 1 - known.shape[1]
         rest = torch.arange(known.shape[1], len(prompt.ids), device=known.device) + self._ahead
         return {"inputs_embeds": x, "position_ids": torch.cat([known, rest.expand(len(known), -1)], dim=1)[:, None]}
+
+    def _embedded(self, ids: list[int]) -> torch.Tensor:
+        return self.module.get_input_embeddings()(torch.tensor([ids], device=self._device))
 
     def _places(self, n: int) -> dict[str, torch.Tensor]:
         """The positions of the next ``n`` tokens, where the model would not find them itself."""

@@ -56,7 +56,7 @@ class FeatureDraft(ModelDraft):
         self._take(tuple(layer[places] for layer in read))
         self._known, self._last = 0, None
         if len(places) > 1:
-            self._model.extend_with(prompt.text[:-1], self._of_text(len(places) - 1))
+            self._model.extend(prompt.text[:-1], added=self._of_text(len(places) - 1), last=1)
 
     def observe(self, n_accepted: int, states: States) -> None:
         self._take(states)
@@ -78,7 +78,7 @@ class FeatureDraft(ModelDraft):
 
     def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
         added = self._of_text(len(unseen)) if self._last is None else self._project.of_own(self._last)
-        row = self._take_logits(self._model.extend_with(unseen, added, branches))[-1]
+        row = self._take_logits(self._model.extend(unseen, branches, added, last=1))[-1]
         self._last = self._model.last_states[0][-1:]
         return row
 
@@ -198,7 +198,7 @@ class BlockDraft(ParallelDraft, FeatureDraft):
         room = self._model.max_length - self._model.length - len(unseen)
         later = self._project.of_block(added[-1:])[:room]
         ids = unseen + unseen[-1:] * len(later)
-        logits = self._model.extend_with(ids, torch.cat([added, later]), last=1 + len(later))
+        logits = self._model.extend(ids, added=torch.cat([added, later]), last=1 + len(later))
         return logits, self._model.last_states[0][-len(logits) :]
 
     def forget(self, length: int, path: Sequence[int] = ()) -> None:
