@@ -26,7 +26,7 @@ from decoding.errors import UserError
 from decoding.loop.drafting import start_text
 from decoding.pictures import draw as drawing
 from decoding.pictures.draw import SPRITE, draw, sprite_of
-from decoding.pictures.photo import pack_file
+from decoding.pictures.photo import packed
 from decoding.pictures.scenes import (
     APART,
     COLORS,
@@ -165,6 +165,7 @@ def test_broken_pictures_in_run_files_are_refused(run):
     "change, words",
     [
         ({"picture": "a photograph"}, "neither one of the"),
+        ({"picture": packed(Image.new("RGB", (40, 30)))}, "only drawn scenes"),
         ({"picture": "🐱" * 7}, "one to"),
         ({"picture": "🐱 #x"}, "arrangement"),
         ({"picture": "🐱" * 500}, "characters"),
@@ -238,13 +239,6 @@ def test_the_page_shows_the_picture_and_each_token_s_log_probability_without_it(
 def test_a_run_of_another_version_s_scene_opens_without_its_drawing(run):
     run.settings = replace(run.settings, picture="☃️☄️")
     assert run_payload(run)["picture"]["src"] == ""
-
-
-def test_a_photograph_for_a_target_that_reads_scenes_is_refused(pair, tmp_path):
-    file = tmp_path / "a.png"
-    Image.new("RGB", (40, 30)).save(file)
-    with pytest.raises(UserError, match="only drawn scenes"):
-        prepare(replace(ASKED, picture=pack_file(file)), pair)
 
 
 # -- scenes, their drawing, and what reads them
