@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from .compiled.products import Product, product_of
 
 TESTED_ROWS = 24  # all numbers of rows up to this one are tested, and padded if necessary
-_LARGEST_HALF = 65504.0  # of float16
 
 
 class Linear(ABC):
@@ -127,7 +126,7 @@ def half_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linea
     four. A matrix with a number beyond float16's largest stays in float32.
     """
     weight, bias = weight.float(), None if bias is None else bias.float()
-    if not fits_half(weight):
+    if not weight.abs().max() < torch.finfo(torch.float16).max:
         return exact_linear(weight, bias)
     held = weight.half()
     return exact_linear(held if product_of(held.dtype) else held.float(), bias)
@@ -155,11 +154,6 @@ class FloatHead:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear.in_parts(x.float())
-
-
-def fits_half(weight: torch.Tensor) -> bool:
-    """Whether no number is beyond float16's largest."""
-    return bool(weight.abs().max() < _LARGEST_HALF)
 
 
 def padded_to(x: torch.Tensor, rows: int) -> torch.Tensor:

@@ -63,7 +63,14 @@ class TransformersModel(CachedModel):
         # A tree's rows share positions; models that derive them from the mask (ALiBi) cannot be told so.
         self.can_branch = "position_ids" in taken
         self._chooses_rows = "logits_to_keep" in taken  # else the head is computed for a whole prompt
-        self._new_cache()
+        self._layers: list[RewindableLayer] = []
+
+        def new_layer() -> RewindableLayer:
+            self._layers.append(RewindableLayer(self.max_length))
+            return self._layers[-1]
+
+        # Annotated as a class by transformers, which only calls it, once per layer.
+        self._cache = Cache(layer_class_to_replicate=cast("type[RewindableLayer]", new_layer))
 
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
         prompt = encoded(prompt)
@@ -141,16 +148,6 @@ class TransformersModel(CachedModel):
             mask[row, path] = 0.0
         positions = torch.tensor([branches.positions], device=self._device) + self._ahead
         return {"attention_mask": mask[None, None].to(self._device), "position_ids": positions}
-
-    def _new_cache(self) -> None:
-        self._layers: list[RewindableLayer] = []
-
-        def new_layer() -> RewindableLayer:
-            self._layers.append(RewindableLayer(self.max_length))
-            return self._layers[-1]
-
-        # Annotated as a class by transformers, which only calls it, once per layer.
-        self._cache = Cache(layer_class_to_replicate=cast("type[RewindableLayer]", new_layer))
 
     @torch.inference_mode()
     def _forward(self, ids: list[int], keep: int, inputs: dict[str, Any]) -> torch.Tensor:
