@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,29 +28,17 @@ LANES = ["autoregressive", "static:7", "oracle", "ngram/static:3", "tree:4"]
 QUESTION = "What is <image>?"
 
 
-@contextmanager
-def made(family: str, folder: Path) -> Iterator[Pair]:
-    """A tiny pair of that family, while this is entered."""
-    MAKERS[family](folder)
+@pytest.fixture(scope="module", params=MAKERS)
+def pair(request, tmp_path_factory) -> Iterator[Pair]:
+    """A tiny pair of one of the families."""
+    folder = tmp_path_factory.mktemp(request.param)
+    MAKERS[request.param](folder)
     with pytest.MonkeyPatch.context() as patch:
-        if family == "qwen2.5-vl":
+        if request.param == "qwen2.5-vl":
             real, stand_in = AutoProcessor.from_pretrained, QwenProcessor(AutoTokenizer.from_pretrained(folder))
             made_here = lambda place, **options: stand_in if Path(place) == folder else real(place, **options)  # noqa: E731
             patch.setattr(AutoProcessor, "from_pretrained", made_here)
         yield load_pair(target=str(folder), draft=str(folder / "draft"), dtype="float32", device="cpu")
-
-
-@pytest.fixture(scope="module", params=MAKERS)
-def pair(request, tmp_path_factory) -> Iterator[Pair]:
-    with made(request.param, tmp_path_factory.mktemp(request.param)) as pair:
-        yield pair
-
-
-@pytest.fixture(scope="module")
-def llava(tmp_path_factory) -> Iterator[Pair]:
-    """For what commands do alike with all families."""
-    with made("llava", tmp_path_factory.mktemp("llava")) as pair:
-        yield pair
 
 
 def noise(path: Path, size=(60, 40), kind: str = "PNG", **more) -> Path:
@@ -139,11 +126,12 @@ def test_files_are_checked_made_small_and_encoded_again(tmp_path):
         pack_file(tmp_path / "bomb.png")
 
 
-def test_a_run_is_repeated_with_its_photograph_which_its_file_holds_on_demand(llava, picture, tmp_path):
+@pytest.mark.parametrize("pair", ["llava"], indirect=True)  # commands do alike with all families
+def test_a_run_is_repeated_with_its_photograph_which_its_file_holds_on_demand(pair, picture, tmp_path):
     """The command that the page copies names FILE in place of the photograph, since a run does not hold it."""
     asked = CompareRequest(QUESTION, ["autoregressive", "static:2"], 6, chat=True, repeats=1, picture=picture)
-    asked = replace(asked, target=str(llava.target_folder), draft=str(llava.target_folder / "draft"), dtype="float32")
-    copied = shlex.split(command_line(finished_run(asked, llava).asked))[4:]
+    asked = replace(asked, target=str(pair.target_folder), draft=str(pair.target_folder / "draft"), dtype="float32")
+    copied = shlex.split(command_line(finished_run(asked, pair).asked))[4:]
     assert "--image=FILE" in copied and not any(word.startswith("--picture") for word in copied)
     photo, named_file, held_file, again_file = (str(tmp_path / name) for name in ("a.png", "named", "held", "again"))
     noise(Path(photo))
