@@ -85,26 +85,26 @@ def all_cores():
 @pytest.fixture(scope="session")
 def tiny_pair(tmp_path_factory) -> tuple[str, str]:
     """The folders of a tiny target and its draft, for all tests that write nothing there."""
-    from tests.tiny_models import make_tiny_pair
+    from tests.tiny_models import JOINED, make_tiny_pair
 
-    return make_tiny_pair(tmp_path_factory.mktemp("tiny"))
+    return make_tiny_pair(tmp_path_factory.mktemp("tiny"), **JOINED)
 
 
 @pytest.fixture(scope="session")
 def lively_pair(tmp_path_factory) -> tuple[str, str]:
     """As ``tiny_pair``, with a varied text and a draft that is right about half of the time."""
-    from tests.tiny_models import make_lively_pair
+    from tests.tiny_models import JOINED, make_lively_pair
 
-    return make_lively_pair(tmp_path_factory.mktemp("lively"))
+    return make_lively_pair(tmp_path_factory.mktemp("lively"), **JOINED)
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory) -> dict[str, Path]:
     """A "big" and a "small" model of the same tokens, for all tests that write nothing there."""
-    from tests.tiny_models import make_model
+    from tests.tiny_models import JOINED, make_model
 
     base = tmp_path_factory.mktemp("models")
-    return {"big": make_model(base / "big", hidden=64), "small": make_model(base / "small")}
+    return {"big": make_model(base / "big", hidden=64, **JOINED), "small": make_model(base / "small", **JOINED)}
 
 
 @pytest.fixture(scope="module")

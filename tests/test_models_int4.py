@@ -57,11 +57,6 @@ def tensors():
     return {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return make_tiny_pair(tmp_path_factory.mktemp("pair"), intermediate=64)
-
-
 def load(folders, **options):
     return load_pair(target=folders[0], draft=folders[1], device="cpu", threads=1, **{"dtype": "int4", **options})
 
@@ -115,17 +110,18 @@ def test_a_drafts_reduced_head_takes_eight_bits():
     assert floor_bytes(draft, 9) < floor_bytes(whole, 9)
 
 
-def test_every_lane_writes_the_plain_text_of_the_format(folders):
-    words = ["--target", folders[0], "--draft", folders[1], "--limit=2", "--max-new-tokens=12", "--longest=3"]
+def test_every_lane_writes_the_plain_text_of_the_format(tiny_pair):
+    words = ["--target", tiny_pair[0], "--draft", tiny_pair[1], "--limit=2", "--max-new-tokens=12", "--longest=3"]
     ended = command("lossless", *words, "--dtype=int4", "--json")
-    found, pair = json.loads(ended.out[ended.out.index("{") :]), load(folders)
+    found, pair = json.loads(ended.out[ended.out.index("{") :]), load(tiny_pair)
     assert ended.status == 0 and found["equal"] == found["compared"] > 20
     text = plain_reference(pair)(pair.encode_prompt("ababab"), 12)
     assert len(text.tokens) == len(text.gaps) and min(text.gaps) >= 0
 
 
-def test_a_run_records_them_and_its_command_repeats_them(folders):
-    pair, lanes = dict(target=folders[0], draft=folders[1], weights="int4"), ["autoregressive", "static:3", "oracle"]
+def test_a_run_records_them_and_its_command_repeats_them(tiny_pair):
+    pair = dict(target=tiny_pair[0], draft=tiny_pair[1], weights="int4")
+    lanes = ["autoregressive", "static:3", "oracle"]
     request = CompareRequest("hello", lanes, max_new_tokens=12, repeats=1, **pair)
     *_, (kind, data) = Jobs("cpu").run("compare", asdict(request), "r", lambda: False)
     run = run_from_json(json.dumps(data["run"]))
@@ -134,8 +130,8 @@ def test_a_run_records_them_and_its_command_repeats_them(folders):
     assert "--weights=int4" in command_line(run.asked)
 
 
-def test_texts_and_costs_are_kept_apart_by_format_and_machine(folders, tmp_path, monkeypatch):
-    four, sixteen = load(folders), load(folders, dtype="bfloat16")
+def test_texts_and_costs_are_kept_apart_by_format_and_machine(tiny_pair, tmp_path, monkeypatch):
+    four, sixteen = load(tiny_pair), load(tiny_pair, dtype="bfloat16")
     kept = KeptTexts(four, 8)
     kept.add([1, 2], [3])
     kept.close()
@@ -148,8 +144,8 @@ def test_texts_and_costs_are_kept_apart_by_format_and_machine(folders, tmp_path,
     assert floor_bytes(four.target, 0) < 0.7 * floor_bytes(sixteen.target, 0)
 
 
-def test_without_a_way_they_are_refused_in_a_sentence(folders, tmp_path):
-    odd = make_tiny_pair(tmp_path, intermediate=48)
+def test_without_a_way_they_are_refused_in_a_sentence(tiny_pair, tmp_path):
+    odd = make_tiny_pair(tmp_path)
     with pytest.raises(UserError, match="48 inputs and 32 outputs does not divide into groups of 32"):
         load(odd)
     with pytest.raises(UserError, match="runs on a CPU only, not on cuda:0"):
@@ -159,9 +155,9 @@ def test_without_a_way_they_are_refused_in_a_sentence(folders, tmp_path):
     assert options_from_dict({"weights": "int4"}).weights == "int4"
 
 
-def test_other_families_are_refused_in_a_sentence(folders, tmp_path):
+def test_other_families_are_refused_in_a_sentence(tiny_pair, tmp_path):
     config = GPT2Config(n_layer=1, n_head=2, n_embd=32, vocab_size=257, n_positions=64)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt")
-    AutoTokenizer.from_pretrained(folders[0]).save_pretrained(tmp_path / "gpt")
+    AutoTokenizer.from_pretrained(tiny_pair[0]).save_pretrained(tmp_path / "gpt")
     with pytest.raises(UserError, match="Only Llama-shaped models run in int4"):
-        load((str(tmp_path / "gpt"), folders[1]))
+        load((str(tmp_path / "gpt"), tiny_pair[1]))

@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+JOINED = dict(head_dim=32, intermediate_size=64)  # with layers that are one compiled call, as in most real models
 LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself immediately
 
 
@@ -39,8 +40,8 @@ def byte_tokenizer(before: Iterable[str] = (), after: Iterable[str] = (), **opti
     return PreTrainedTokenizerFast(tokenizer_object=raw, **options)
 
 
-def make_model(folder: Path, words: str = "", hidden: int = 32) -> Path:
-    """A tiny random Llama with a byte-level tokenizer; ``words`` are further tokens."""
+def make_model(folder: Path, words: str = "", hidden: int = 32, **more) -> Path:
+    """A tiny random Llama with a byte-level tokenizer; ``words`` are further tokens; ``more``: of its configuration."""
     tokenizer = byte_tokenizer(["<s>"], words.split(), bos_token="<s>", eos_token="<s>")
     tokenizer.save_pretrained(folder)
     config = tiny_config(
@@ -52,22 +53,20 @@ def make_model(folder: Path, words: str = "", hidden: int = 32) -> Path:
         tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=0,
+        **more,
     )
     torch.manual_seed(hidden)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
 
 
-def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
-    """Write a target (2 layers) and a draft (its first layer) with a byte tokenizer; returns both folders."""
+def make_tiny_pair(folder: Path, **more) -> tuple[str, str]:
+    """Write a target (2 layers) and a draft (its first layer) with a byte tokenizer; returns both folders. ``more``: of
+    their configuration.
+    """
     torch.manual_seed(0)
-    changes = dict(
-        intermediate_size=intermediate,
-        num_attention_heads=2,
-        max_position_embeddings=2048,
-        bos_token_id=256,
-        eos_token_id=256,
-    )
+    sizes = dict(num_attention_heads=2, max_position_embeddings=2048, bos_token_id=256, eos_token_id=256)
+    changes = sizes | more
     target = LlamaForCausalLM(tiny_config(257, **changes))
     draft = LlamaForCausalLM(tiny_config(257, **changes, num_hidden_layers=1))
     with torch.no_grad():
@@ -80,9 +79,9 @@ def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
     return str(folder / "target"), str(folder / "draft")
 
 
-def make_lively_pair(folder: Path) -> tuple[str, str]:
+def make_lively_pair(folder: Path, **more) -> tuple[str, str]:
     """The tiny pair with other weights: a varied text, and a draft that is right about half of the time."""
-    target, draft = make_tiny_pair(folder)
+    target, draft = make_tiny_pair(folder, **more)
     write_lively_weights(target, draft)
     return target, draft
 
