@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that the browser tests find Debian's Chromium; playwright's own download is not used. Preferred is its
-# headless shell (viz/tools/chromium.py says why). Where that cannot be installed, chromium serves.
+# headless shell (tests/web.py says why). Where that cannot be installed, chromium serves.
 set -eu
 command -v chromium-headless-shell >/dev/null && exit 0
 

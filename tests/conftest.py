@@ -175,7 +175,7 @@ def browser():
     """One Chromium for the whole run: playwright refuses a second synchronous browser in one thread."""
     from playwright.sync_api import sync_playwright
 
-    from viz.tools.chromium import open_chromium
+    from tests.web import open_chromium
 
     with sync_playwright() as playwright:
         chromium = open_chromium(playwright)

@@ -18,13 +18,12 @@ from huggingface_hub import SpaceCard
 from packaging.requirements import Requirement
 
 import app
-from tests.serving import free_port
 from viz import assets
 from viz.tools.space import CPU_WHEELS, HARDWARE, ROOT, build, requirements
-from viz.tools.space_rehearsal import faults_in_log, started, variables
 
 from . import web
-from .serving import served_at
+from .serving import free_port, served_at
+from .space_rehearsal import faults_in_log, started, variables
 
 ZEROGPU_TORCH = ("2.8.0", "2.9.1", "2.10.0", "2.11.0")
 
@@ -53,7 +52,7 @@ def test_gradio_is_the_tested_version():
 def test_the_space_starts_by_itself_under_its_variables_and_ends_by_sigterm_without_leaving_files(
     folder, tmp_path, monkeypatch, capsys
 ):
-    """A slice of the rehearsal (viz/tools/space_rehearsal.py), with this interpreter.
+    """A slice of the rehearsal (tests/space_rehearsal.py), with this interpreter.
 
     It has no torch, so that the worker does not unpack the chat model.
     """
@@ -62,7 +61,7 @@ def test_the_space_starts_by_itself_under_its_variables_and_ends_by_sigterm_with
     without.mkdir()
     (without / "torch.py").write_text("raise ImportError('not here')")
     own = {"TMPDIR": str(files), "PYTHONPATH": str(without)}
-    monkeypatch.setattr("viz.tools.space_rehearsal.variables", lambda *of: {**variables(*of), **own})
+    monkeypatch.setattr("tests.space_rehearsal.variables", lambda *of: {**variables(*of), **own})
     with started(folder, tmp_path, Path(sys.executable), "cpu") as url:
         config = httpx.get(f"{url}/config", timeout=100).json()
         assert any(files.glob("speculoscope-*"))

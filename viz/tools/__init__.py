@@ -1,1 +1,1 @@
-"""Tools: a Space's folder and its rehearsal, and the browser of rehearsal and tests."""
+"""Tools: a Space's folder."""

@@ -1,6 +1,6 @@
 """In place of the package ``spaces`` where there is no ZeroGPU: models stay on the CPU, and the quota is soon used up.
 
-For rehearsals (viz/tools/space_rehearsal.py); what crosses the border to the GPU's process is pickled, as there.
+For rehearsals (tests/space_rehearsal.py); what crosses the border to the GPU's process is pickled, as there.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""Rehearses a Space: ``python -m viz.tools.space_rehearsal build/rehearsal --hardware cpu``.
+"""Rehearses a Space: ``python -m tests.space_rehearsal build/rehearsal --hardware cpu``.
 
 Writes the Space's folder, installs it into a virtual environment of its own as the Hub would, starts it with a Space's
 variables and a Hub that cannot be reached, and visits it with chromium and as a program. Prints what a deployer would
@@ -11,19 +11,22 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from .chromium import open_chromium
-from .space import CPU_WHEELS, ROOT, TORCH, build
+import httpx
+from playwright.sync_api import sync_playwright
+
+from viz.tools.space import CPU_WHEELS, ROOT, TORCH, build
+
+from .serving import free_port
+from .web import connect, open_chromium
 
 START_S, WAIT_MS = 600, 600_000
 STANDIN = ROOT / "tests" / "zerogpu_standin"
@@ -107,9 +110,8 @@ def variables(folder: Path, hardware: str, port: int) -> dict[str, str]:
 @contextmanager
 def started(space: Path, folder: Path, interpreter: Path, hardware: str) -> Iterator[str]:
     """The Space's program, as long as this is entered; gives its address. Raises RuntimeError if it does not start."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    url, begin = f"http://127.0.0.1:{port}", time.monotonic()
+    port, begin = free_port(), time.monotonic()
+    url = f"http://127.0.0.1:{port}"
     with (folder / "server.log").open("w", encoding="utf-8") as log:
         program = subprocess.Popen(
             [interpreter, "app.py"], cwd=space, env=variables(folder, hardware, port), stdout=log, stderr=log
@@ -128,16 +130,13 @@ def started(space: Path, folder: Path, interpreter: Path, hardware: str) -> Iter
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
+        return httpx.get(url, timeout=5).status_code == 200
+    except httpx.HTTPError:
         return False
 
 
 def visit(url: str, folder: Path, hardware: str) -> list[str]:
     """A first paint on a laptop and on a phone, a run, errors, a program; returns what was wrong."""
-    from playwright.sync_api import sync_playwright
-
     faults: list[str] = []
     asked: Counter[str] = Counter()
     with sync_playwright() as playwright:
@@ -192,11 +191,10 @@ def _run(page, folder: Path, hardware: str, faults: list[str]) -> None:
 
 def _call(url: str, hardware: str, faults: list[str]) -> None:
     """A program asks for a pair that has to come from the Hub, which cannot be reached."""
-    from gradio_client import Client
-
-    client = Client(url, verbose=False)
     preset = "smollm2" if hardware != "zerogpu" else "another pair"
-    job = client.submit(prompt="Hello", pair=preset, lanes=["autoregressive"], max_new_tokens=8, api_name="/compare")
+    job = connect(url).submit(
+        prompt="Hello", pair=preset, lanes=["autoregressive"], max_new_tokens=8, api_name="/compare"
+    )
     last = list(job)[-1]
     print(f"A program that asks for the pair {preset} hears: {last['data'].get('message', last['kind'])}")
     if last["kind"] != "failed":
@@ -204,7 +202,7 @@ def _call(url: str, hardware: str, faults: list[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m viz.tools.space_rehearsal", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.space_rehearsal", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where to work; must not exist")
     parser.add_argument("--hardware", choices=("cpu", "zerogpu"), default="cpu")
     parser.add_argument("--torch", default=os.environ.get("SPACE_TORCH", TORCH), help="in place of the Space's torch")
