@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 from decoding.errors import UserError
 from decoding.records.run_file import run_from_json
 from tests import web
-from viz import api, assets
+from viz import api, page
 from viz.api import keyed_items
 from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
 from viz.session import PER_ADDRESS, PER_SESSION, Visits, address_of
@@ -267,8 +267,8 @@ def test_only_compare_is_offered_to_programs_and_nothing_to_language_models_unas
 
 
 def test_our_parts_are_once_in_each_document_of_gradio():
-    assets.put_into_document()
-    for name in assets.TEMPLATES:
+    page.put_into_document()
+    for name in page.TEMPLATES:
         text = templates.env.loader.get_source(templates.env, name)[0]
-        for part in (assets.head(), f"{assets.BEGIN}{{% endraw %}}<gradio-app"):
+        for part in (page.head(), f"{page.BEGIN}{{% endraw %}}<gradio-app"):
             assert text.count(part) == 1

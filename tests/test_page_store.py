@@ -24,7 +24,6 @@ from decoding.records.proposal import depths_of
 from decoding.records.run_file import run_from_json, run_to_json, save_run
 from viz.export import run_csv
 from viz.learn.lessons import shipped_lessons
-from viz.learn.tab import learn_answers
 from viz.player.details import token_details
 from viz.server_functions import answers
 from viz.session import Visits
@@ -46,7 +45,7 @@ def store(tmp_path):
 
 
 def functions_of(store: RunStore) -> dict:
-    return {function.__name__: function for function in (*answers(store, Visits()), *learn_answers(store))}
+    return {function.__name__: function for function in answers(store, Visits())}
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from decoding.lookahead.spec import all_specs
 from decoding.records.pairs import find_pair
 from decoding.records.trace import TokenText
 from tests.runs import make_run
-from viz import assets as page_assets
 from viz.core import assets as bundle
 from viz.core.assets import player_css, player_js
 from viz.export import export_html, json_for_script
+from viz.page import head
 from viz.player.details import token_details
 from viz.player.lane_styles import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style
 
@@ -128,8 +128,8 @@ def test_the_player_is_one_plain_script():
     assert player_js().count("window.Speculoscope =") == 1
     assert not re.search(r"^\s*(import|export)\b|\brequire\(", player_js(), flags=re.M)
     modules = bundle._modules(bundle.VIZ / "player" / "js" / "main.js").values()
-    assert all(module in page_assets.head() for module in modules)  # the same as the dashboard's
-    assert player_css() in page_assets.head()
+    assert all(module in head() for module in modules)  # the same as the dashboard's
+    assert player_css() in head()
 
 
 def test_the_export_is_one_file_that_asks_for_nothing_else():

@@ -18,7 +18,7 @@ from huggingface_hub import SpaceCard
 from packaging.requirements import Requirement
 
 import app
-from viz import assets
+from viz import page
 from viz.tools.space import CPU_WHEELS, HARDWARE, ROOT, build, requirements
 
 from . import web
@@ -143,7 +143,7 @@ def test_without_torch_it_says_where_the_page_is_serves_it_and_ends_by_ctrl_c_wi
             assert f"Speculoscope is at http://127.0.0.1:{port}" in line, line
             html = web.get(f"http://127.0.0.1:{port}/").text
             assert "Speculoscope" in html and "cdn." not in html.lower()
-            assert html.count(assets.head()) == html.count(f"{assets.BEGIN}<gradio-app") == 1
+            assert html.count(page.head()) == html.count(f"{page.BEGIN}<gradio-app") == 1
             for closed in ("monitoring", "monitoring/summary"):
                 assert web.get(f"http://127.0.0.1:{port}/{closed}").status_code in (403, 404)
             assert any(files.glob("speculoscope-*"))

@@ -1,4 +1,4 @@
-"""What the tabs' forms share: Run and Stop with the job between them, and the browser's memory.
+"""What the tabs share: their static HTML, Run and Stop with the job between them, and the browser's memory of forms.
 
 Stop responds immediately, even if the work ends a bit later.
 """
@@ -29,6 +29,14 @@ STOP: dict[str, Any] = {"value": "Stop", "interactive": True}
 """The button before it is pressed."""
 IN_BROWSER: dict[str, Any] = {"fn": None, "api_visibility": "private"}
 """Those of events that run in the browser alone, as ``js``."""
+
+
+def static_html(template: str, script: str | None = None, value: str = "", **options: Any) -> gr.HTML:
+    """HTML that never contains a user's or a model's text: ``script``, a call of one of the page's functions in the
+    browser, fills it in. (Not a subclass of gr.HTML: Gradio writes a .pyi file for the module of every subclass.)
+    """
+    call = script and f"window.SpeculoscopePage.{script};"
+    return gr.HTML(value, html_template=template, js_on_load=call, apply_default_css=False, **options)
 
 
 def make_buttons(text: str, width: int, **named: str) -> tuple[gr.Button, gr.Button]:

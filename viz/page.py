@@ -1,30 +1,38 @@
-"""The page: four tabs over one backend, and its server."""
+"""The page: four tabs over one backend, its document, and its server."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import plotly
+from gradio.routes import STATIC_TEMPLATE_LIB, templates
 from gradio.utils import get_function_params
+from jinja2 import ChoiceLoader, DictLoader, FileSystemLoader
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RECORDINGS, RecordedBackend
 
-from . import assets
 from .api import DESCRIPTION, make_compare
-from .core.assets import TAGLINE
-from .forms import form_memory
-from .learn.tab import build_learn_tab
+from .core.assets import TAGLINE, learn_css, learn_js, player_css, script, styles
+from .forms import form_memory, static_html
 from .limits import BodyLimits
 from .mcp_tools import add_tools, check_installed
 from .race_tab import build_race_tab
 from .reports.report import DraftsReport, EvaluationReport
 from .reports.tab import build_report_tab
+from .server_functions import answers
 from .session import BROKEN, Visits
 from .store import RunStore
 
@@ -32,6 +40,9 @@ log = logging.getLogger(__name__)
 
 SKIP = "<a class='sp-skip' href='#race'>Skip to the race</a>"
 HEADER = f"{SKIP}<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{TAGLINE}</p></header>"
+LEARN = '<div class="sp-learn" aria-busy="true"><p class="speculoscope sp-note">Opening the lessons…</p></div>'
+BEGIN = "<script>window.SpeculoscopePage.begin();</script>"
+TEMPLATES = ("frontend/index.html", "frontend/share.html")  # Gradio's, of the page's document
 QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default would be 1
 IDLE_S = 0.02  # how long Gradio's idle queue sleeps; by default it wakes 1,000 times a second
 
@@ -88,13 +99,14 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
     store = RunStore(recorded)
     visits = Visits()
     with Page(title="Speculoscope", analytics_enabled=False, fill_width=True) as page:
-        gr.HTML(html_template=HEADER, js_on_load=None, apply_default_css=False)
+        static_html(HEADER)
         settings, evaluation, drafts = map(form_memory, ("settings", "form-evaluate", "form-drafts"))
         with gr.Tabs(elem_classes="sp-tabs", overflow_behavior="wrap"):  # a menu would hide tabs on narrow phones
             with gr.Tab("Race", id="race"):
                 build_race_tab(page, backend, recorded, store, visits, settings)
             with gr.Tab("Learn", id="learn"):
-                build_learn_tab(store, visits)
+                functions = answers(store, visits)
+                static_html(LEARN, "learn(element, server)", elem_id="learn", server_functions=functions)
             with gr.Tab("Evaluation", id="evaluation"):
                 build_report_tab(page, EvaluationReport, backend, visits, evaluation)
             with gr.Tab("Drafts", id="drafts"):
@@ -148,6 +160,44 @@ def theme() -> gr.themes.Base:
     return base.set(**both, **body, body_background_fill_dark="#16171c", body_text_color_dark="#ecebf0")
 
 
+def head() -> str:
+    """Styles and scripts for the document's ``<head>``, so that the first paint needs no further request."""
+    page_css = player_css() + styles("assets/page.css")
+    page_js = script("assets/js/main.js", "SpeculoscopePage")
+    if re.search(r"</(script|style)", page_css + page_js, re.IGNORECASE):
+        raise ValueError("A style or script contains a closing tag that would end its element early.")
+    description = f'<meta name="description" content="{TAGLINE}">'
+    return f"{description}\n<style id='speculoscope-style'>{page_css}</style>\n<script>{page_js}</script>"
+
+
+def put_into_document() -> None:
+    """Makes Gradio write :func:`head` and BEGIN into the page's document.
+
+    So the first paint waits neither for Gradio nor for other files: Gradio's own ``head`` option reaches the browser as
+    one of the settings that its scripts read when they have all been loaded, about a second later.
+    """
+    original = FileSystemLoader(STATIC_TEMPLATE_LIB)
+    texts = {name: original.get_source(templates.env, name)[0] for name in TEMPLATES}
+    for place, part in (("</head>", head()), ("<gradio-app", BEGIN)):  # nothing stands before gradio-app on the page
+        whole = f"{{% raw %}}{part}{{% endraw %}}{place}"
+        texts = {name: text.replace(place, whole, 1) for name, text in texts.items()}
+    templates.env.loader = ChoiceLoader([DictLoader(texts), original])
+
+
+def routes() -> list[Route | Mount]:
+    """Plotly's bundle from the installed package, and the Learn tab's script: nothing comes from a CDN."""
+    return [
+        Mount("/speculoscope", StaticFiles(directory=Path(plotly.__file__).parent / "package_data")),
+        Route("/speculoscope-learn/learn.js", _served(learn_js(), "text/javascript")),
+        Route("/speculoscope-learn/learn.css", _served(learn_css(), "text/css")),
+    ]
+
+
+def _served(text: str, mime: str) -> Callable[[Request], Response]:
+    """An endpoint that answers with ``text``."""
+    return lambda request: Response(text, media_type=mime, headers={"cache-control": "no-cache"})
+
+
 def serve(page: Page, **options: Any) -> tuple:
     """Launches ``page``; ``options`` go to Gradio's ``launch`` (server_name, server_port, prevent_thread_lock)."""
     # Gradio would keep the last 10,000 events for a monitor that is off here.
@@ -158,10 +208,10 @@ def serve(page: Page, **options: Any) -> tuple:
     page._queue.progress_update_sleep_when_free = 0.25
     # Gradio compresses files alone, by their endings: neither its page nor its answers, of which a run is the largest.
     packing = Middleware(GZipMiddleware, compresslevel=5)
-    assets.put_into_document()
+    put_into_document()
     return page.launch(
         theme=theme(),
-        app_kwargs={"routes": assets.routes(), "middleware": [packing, Middleware(BodyLimits)]},
+        app_kwargs={"routes": routes(), "middleware": [packing, Middleware(BodyLimits)]},
         ssr_mode=False,
         mcp_server=page.offers_tools,
         show_error=False,

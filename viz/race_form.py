@@ -12,7 +12,7 @@ from decoding.records.request import MAX_LANES, SETTINGS
 from decoding.records.settings import HIDDEN, OWN_PLACE, Setting
 
 from .choices import Example, lane_choices, pair_choices, pair_named, set_here
-from .forms import IN_BROWSER, QUIET, make_buttons
+from .forms import IN_BROWSER, QUIET, make_buttons, static_html
 from .picture_form import Photographs, build_picture, reads, wire_picture
 from .settings import FormValues
 
@@ -40,7 +40,7 @@ class Form:
 def build_form(first: FormValues, examples: list[Example], pairs: list, facts: str) -> Form:
     """The form in its own column, collapsed on phones, with its fields wired to each other."""
     with gr.Column(elem_classes="sp-form"):
-        gr.HTML(html_template=UNFOLD, js_on_load=None, apply_default_css=False, elem_classes="sp-unfold-box")
+        static_html(UNFOLD, elem_classes="sp-unfold-box")
         form = _build_form(first, examples, pairs, facts)
         if pairs and pairs[0].note:  # the default pair is not available here
             gr.Markdown(pairs[0].note, elem_id="pair-note")
@@ -78,7 +78,7 @@ def _build_form(first: FormValues, examples: list[Example], pairs: list, facts: 
     fields["picture"], picture = build_picture(first["picture"], reads(first["pair"], pairs))
     with gr.Row(elem_classes="sp-facts"):
         said = gr.Markdown(facts, elem_id="facts")
-        gr.HTML(html_template=TEN_STEPS, js_on_load=None, apply_default_css=False, min_width=150)
+        static_html(TEN_STEPS, min_width=150)
     with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
         for number in sorted({setting.row for setting in SETTINGS.values()} - {0, 1, OWN_PLACE}):
             with gr.Row(visible=number != HIDDEN):

@@ -15,7 +15,7 @@ from decoding.records.request import SETTINGS, CompareRequest
 
 from .choices import Example, default_lanes, find_examples, lane_choices, lane_lines, pair_named, read_lanes, set_here
 from .estimate import models_sentence, time_sentence
-from .forms import IN_BROWSER, QUIET, wire_job, wire_memory
+from .forms import IN_BROWSER, QUIET, static_html, wire_job, wire_memory
 from .race_form import build_form
 from .server_functions import answers
 from .session import Visits, delta_of, race_stream
@@ -30,22 +30,6 @@ TEMPLATE = """<div class="speculoscope">
 <div class="sp-take" role="group" aria-label="Save or share"></div>
 <section class="sp-plots" aria-label="Plots of this run"></section>
 </div>"""
-
-
-def race_view(value: str, functions: list) -> gr.HTML:
-    """Player, export links and plots in one component; its value is the latest delta as JSON text.
-
-    The template is static: it never contains a user's or a model's text. (Not a subclass of gr.HTML: Gradio writes a
-    .pyi file for the module of every subclass.)
-    """
-    return gr.HTML(
-        value,
-        elem_id="race",
-        html_template=TEMPLATE,
-        js_on_load="window.SpeculoscopePage.race(element, props, watch, server, trigger);",
-        apply_default_css=False,
-        server_functions=functions,
-    )
 
 
 def build_race_tab(
@@ -79,7 +63,10 @@ class _RaceTab:
         self.first = form_of(CompareRequest(first.prompt, default_lanes(pairs)))
         shown = self.made_by(first.recording) if first.recording else self.first  # what made the run on screen
         self.form = build_form(shown, self.examples, pairs, self.facts(*(shown[name] for name in FACTS_FROM)))
-        self.view = race_view(self.example_delta(first) if first.recording else "", answers(store, visits))
+        # Player, export links and plots in one component; its value is the latest delta as JSON text.
+        delta = self.example_delta(first) if first.recording else ""
+        script, functions = "race(element, props, watch, server, trigger)", answers(store, visits)
+        self.view = static_html(TEMPLATE, script, delta, elem_id="race", server_functions=functions)
         self.fields = list(self.form.fields.values())
 
     def example_delta(self, example: Example) -> Any:

@@ -15,13 +15,16 @@ from typing import Any
 from decoding.errors import UserError
 from decoding.records.run_file import request_again, run_to_json
 
-from .export import run_csv
+from .export import export_lesson, run_csv
+from .learn.lessons import lesson_faults, read_lesson, recordings_of, shipped_lessons
 from .limits import JUNK
 from .player.details import token_details
 from .player.payload import version_of
 from .session import BROKEN, Visits
 from .settings import command_line
 from .store import RunStore
+
+MAX_RUNS = 4  # of one saved lesson
 
 log = logging.getLogger(__name__)
 Query = dict[str, Any]
@@ -96,7 +99,32 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         name = f"speculoscope-{run.id}.{kind}" if kind in _MIME else kind
         return {"name": name, "mime": _MIME.get(kind, "text/plain"), "text": writers[kind]()}
 
-    return [open_run, open_file, details, figures, missed, take]
+    @answered
+    def learn_index(query: Query) -> Answer:
+        return {
+            "recordings": [{"id": info.id, "title": info.title} for info in store.recordings()],
+            "lessons": list(shipped_lessons()),
+            "faults": list(lesson_faults()),
+        }
+
+    @answered
+    def learn_lesson(query: Query) -> Answer:
+        return {"lesson": read_lesson(query.get("text"))}
+
+    @answered
+    def learn_export(query: Query) -> Answer:
+        lesson = read_lesson(query.get("lesson"))
+        if query.get("run") is None:
+            raise UserError("Choose a run first: a saved lesson contains its runs.")
+        payload = store.payload("learn", query["run"])
+        named = recordings_of(lesson)
+        others = [info.id for info in store.recordings() if info.id in named and info.id != query["run"]]
+        if len(others) >= MAX_RUNS:
+            raise UserError(f"This lesson shows more than {MAX_RUNS} runs, the most that one file holds.")
+        text = export_lesson(lesson, payload, [store.payload("learn", one) for one in others])
+        return {"name": f"speculoscope-{lesson['id']}.html", "text": text}
+
+    return [open_run, open_file, details, figures, missed, take, learn_index, learn_lesson, learn_export]
 
 
 def _kind(query: Query) -> str:

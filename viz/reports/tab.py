@@ -24,7 +24,7 @@ from decoding.records.settings import Setting
 from decoding.records.suites import available_suites
 
 from ..choices import pair_choices
-from ..forms import make_buttons, wire_job, wire_memory
+from ..forms import make_buttons, static_html, wire_job, wire_memory
 from ..server_functions import answered
 from ..session import Visits, stream_of
 from ..store import Newest
@@ -59,23 +59,16 @@ def build_report_tab(
 ) -> None:
     """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of the tab's form."""
     pairs, kept = backend.pairs(), Kept(MOST_KEPT)
-    gr.HTML(
-        html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
-    )
+    static_html(f"<p class='speculoscope sp-intro'>{kind.intro}</p>")
     with gr.Accordion("Measure again here", open=False, elem_classes="sp-settings"), gr.Row(elem_classes="sp-ask"):
         pair = gr.Dropdown([("the default pair", ""), *pair_choices(pairs)], value="", label="Pair of models")
         suite = gr.Dropdown(["all", *available_suites()], value="all", label="Prompts")
         numbers = {name: gr.Number(one.default, label=one.label, min_width=110) for name, one in NUMBERS.items()}
         buttons = make_buttons("Run here", 110)
         buttons[0].elem_classes = ["sp-run-here"]
-    view = gr.HTML(
-        "",
-        html_template=TEMPLATE,
-        apply_default_css=False,
-        elem_id=f"report-{kind.job}",
-        js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
-        server_functions=_answers(kind, pairs[0] if pairs else None, SHIPPED, kept),
-    )
+    functions = _answers(kind, pairs[0] if pairs else None, SHIPPED, kept)
+    script, name = "report(element, props, watch, server)", f"report-{kind.job}"
+    view = static_html(TEMPLATE, script, elem_id=name, server_functions=functions)
     form: dict[str, Component] = dict(pair=pair, suite=suite, **numbers)
 
     def restore(kept: Any) -> list:

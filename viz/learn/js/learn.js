@@ -1,7 +1,7 @@
 /* The Learn tab: which run, which of its five parts, links, presenter mode.
  *
  *   const learn = SpeculoscopeLearn.mount(root, { server, index, payloads, exported })
- *   server: functions of viz/learn/tab.py and viz/server_functions.py, each (query) -> Promise of an answer or {error: sentence}; null in a file
+ *   server: functions of viz/server_functions.py, each (query) -> Promise of an answer or {error: sentence}; null in a file
  *   payloads: the runs of a saved file, {id: result of run_payload with details}
  *   learn.openRun(payload) · learn.goTo({ place, ... }) · learn.say(sentence)
  */
