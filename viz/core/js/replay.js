@@ -111,7 +111,7 @@ export function simulate(replay, costs, policy, ending = {}, weighed = costs) {
   const { draft } = replay.chain;
   let wanted = replay.n;
   if (ending.finish === "eos" || ending.finish === "stop") wanted = Math.max(wanted, ending.maxNewTokens || 0);
-  policy.reset({ draft, costs: weighed, wanted, holds: (start) => replay.holds[start], nTokens: replay.n, replay });
+  policy.reset({ draft, costs: weighed, wanted, holds: (start) => replay.holds[start], nTokens: replay.n });
   const iterations = [], known = new Map();
   let cost = 0;
   for (let start = 0; start < replay.n;) {

@@ -1,6 +1,6 @@
 /* Be the policy: guess on or check now, on the recorded guesses and the measured costs; then write a policy. */
 
-import { aria, button, el, select } from "../../core/js/dom.js";
+import { aria, button, el, keyed, select } from "../../core/js/dom.js";
 import { memory } from "../../core/js/files.js";
 import { count, fixed, small, times } from "../../core/js/format.js";
 import { pieces, piecesAfter } from "../../core/js/pieces.js";
@@ -98,9 +98,8 @@ export class Play {
   table() {
     const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1], { whyNot } = game;
     const board = aria(el("ol", "sl-board", ...seen.map((guess, k) => guessCell(k, game.wordOf(k), "waiting", guess.p))), { label: "Guesses of this iteration" });
-    const on = button("Guess again (→)", () => this.guessOn(), { cls: "sd-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sd-button sl-main" });
-    on.dataset.key = "on";
-    check.dataset.key = "check";
+    const on = keyed("on", button("Guess again (→)", () => this.guessOn(), { cls: "sd-button sl-main" }));
+    const check = keyed("check", button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sd-button sl-main" }));
     on.disabled = Boolean(whyNot);
     const text = el("div", "sl-text", promptBefore(this.model, 160), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
     const said = aria(el("p", "sl-sentence", last ? last.sentence : `${seen.length ? "" : "There is no guess yet. "}Guess again, or check now?`), { role: "status" });
@@ -113,8 +112,7 @@ export class Play {
   results() {
     const { game, model } = this, regrets = game.worst(3), speed = times(game.speedup);
     const rows = [{ name: "You", speedup: game.speedup, cls: "sl-you", note: `${game.past.length} passes` }, ...game.others(model)].sort((a, b) => b.speedup - a.speedup);
-    const again = button("Again", () => this.start(), { cls: "sd-button sl-main" });
-    again.dataset.key = "again";
+    const again = keyed("again", button("Again", () => this.start(), { cls: "sd-button sl-main" }));
     const list = el("ol", "sl-regrets", ...regrets.map(({ i, at, cost, sentence, better }) => el("li", "", `${sentence} Better: ${better}. That would have saved ${fixed(cost)} passes. `,
       button("Show it", () => this.stepThrough(i, at)))));
     return el("div", "sl-card", el("h2", "", `You: ${speed}${game.isBest ? ", your best here" : ""}`),

@@ -106,9 +106,8 @@ export class Steps {
   }
 
   controls() {
-    const lanes = select("Lane", this.lanes.map((lane, i) => [i, lane.name + speedOf(lane)]), this.lanes.indexOf(this.lane),
-      (i) => this.goTo({ lane: Number(i) }));
-    lanes.dataset.key = "lane";
+    const lanes = keyed("lane", select("Lane", this.lanes.map((lane, i) => [i, lane.name + speedOf(lane)]), this.lanes.indexOf(this.lane),
+      (i) => this.goTo({ lane: Number(i) })));
     const moves = el("span", "sl-group",
       keyed("back", button("◀ Back", () => this.move(-1), { title: "One step back (left arrow)" })),
       keyed("next", button("Next ▶", () => this.move(1), { title: "Next step (right arrow)", cls: "sd-button sl-main" })),

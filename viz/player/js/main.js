@@ -3,7 +3,6 @@
 import { speedupChart } from "../../core/js/charts.js";
 import { el, table } from "../../core/js/dom.js";
 import { RunModel } from "../../core/js/run.js";
-import "./branches.js";
 import "./live.js";
 import "./lookahead.js";
 import { Player } from "./player.js";

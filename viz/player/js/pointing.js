@@ -2,6 +2,8 @@
 
 import { NARROW, aria, button, el } from "../../core/js/dom.js";
 import { visible } from "../../core/js/format.js";
+import { costSentence, iterationSentence } from "../../core/js/sentences.js";
+import { treeOf } from "../../core/js/tree.js";
 import { GLOSSARY } from "../../core/js/words.js";
 import { explanation, termOf } from "./glossary.js";
 import { Player } from "./player.js";
@@ -74,14 +76,40 @@ const Pointing = {
     return { lane, node: token, token: this.laneAt(lane).tokens[token.sdToken] };
   },
 
-  async showToken({ lane, node, token }) {
+  /** Shows what is known of a token, of one in a tree in the `holder` under that. */
+  async showToken({ lane, node, token }, holder = null) {
     this.wanted = token;
     this.mark(token.position, { from: lane, chosen: token });
     this.emit(lane, token.position);
     const details = await this.fetchDetails(lane, token);
     if (this.wanted !== token) return;
-    const way = this.wayToExplain(lane, token);
-    this.popup.show(node, way ? [...detailNodes(details), way] : detailNodes(details));
+    const { costs, iterations } = this.laneAt(lane), cost = holder && costs && el("p", "sd-mute", costSentence(iterations[token.iteration]));
+    const nodes = [...detailNodes(details), cost, this.wayToExplain(lane, token)].filter(Boolean);
+    if (!holder) { this.popup.show(node, nodes); return; }
+    holder.replaceChildren(...nodes);
+    this.popup.place(node);
+  },
+
+  isBranching({ lane, token }) { return Boolean(this.laneAt(lane).iterations[token.iteration].parents); },
+
+  /** The token after the guesses that a button in the text stands for. */
+  ownTokenOf(fork) {
+    const lane = Number(fork.closest(".sd-text").dataset.lane), it = this.laneAt(lane).iterations[fork.sdFork];
+    return { lane, node: fork, token: it.own ?? it.guesses[it.accepted] };
+  },
+
+  /** The tree of a token's iteration, from the keyboard (`focus`) with that token in focus. */
+  openTree({ lane, node, token }, focus) {
+    const it = this.laneAt(lane).iterations[token.iteration], details = el("div", "sd-tree-details");
+    const choose = (k) => this.showToken({ lane, node, token: it.tokens[k] }, details);
+    const tree = treeOf(it, { choose, chosen: token.index });
+    this.pause();
+    this.holdPopup(true);
+    this.popup.show(node, [el("p", "sd-tree-about", iterationSentence(this.laneAt(lane), token.iteration)), tree, details]);
+    choose(token.index);
+    const chosen = tree.querySelector("[aria-pressed=true]");
+    chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
+    if (focus) chosen.focus({ preventScroll: true });
   },
 
   /** Whether more is recorded of the lane's tokens than is on the page. */
