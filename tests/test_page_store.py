@@ -27,7 +27,7 @@ from viz.learn.lessons import shipped_lessons
 from viz.player.details import token_details
 from viz.server_functions import answers
 from viz.session import Visits
-from viz.store import DAYS, MAX_FRAGMENT_CHARS, Newest, RunStore, SharedRuns
+from viz.store import DAYS, MAX_FRAGMENT_CHARS, SHARED_BYTES, Newest, RunStore, Shelf
 
 from .page_server import write_recordings
 from .runs import HOSTILE, make_run
@@ -179,10 +179,9 @@ def test_a_file_that_is_taken_has_a_name_and_says_what_it_is(functions, kind, mi
     assert (file["name"], file["mime"]) == (f"speculoscope-first.{kind}", mime) and file["text"]
 
 
-def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
-    store, functions, tmp_path, monkeypatch
-):
-    store.shared = SharedRuns(tmp_path / "shared")
+def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(store, functions, tmp_path):
+    shelf = Shelf(tmp_path / "shared", SHARED_BYTES, days=DAYS)
+    store.shared = shelf
     small, large = (make_run(identifier=name, lanes=LANES, n_tokens=n) for name, n in (("small", 10), ("large", 900)))
     for run in (small, large):
         store.add(run)
@@ -195,7 +194,7 @@ def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
     for t in (-1, 1e9, "2"):
         assert functions["take"]({"run": "first", "kind": "link", "t": t})["text"] == "?run=first&t=0.000"
     later = RunStore(RecordedBackend(tmp_path), warm=0)  # the page was started again
-    later.shared = SharedRuns(tmp_path / "shared")
+    later.shared = shelf
     assert later.get("large") == large and later.origin("large") == "live"
     store.add(replace(large, lanes=large.lanes[:2]))  # the run goes on: the link leads to what it is by then
     assert len(RunStore.get(later, "large").lanes) == 2
@@ -205,9 +204,8 @@ def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
         later.get("large")
     store.shared.keep(small.id, run_to_json(small))
     assert [path.name for path in (tmp_path / "shared").iterdir()] == ["small.json"]
-    monkeypatch.setattr("viz.store.SHARED_BYTES", 1000 + (tmp_path / "shared" / "small.json").stat().st_size)
-    os.utime(tmp_path / "shared" / "small.json", (time.time() - 60,) * 2)
-    store.shared.keep("newer", run_to_json(replace(small, id="newer")))
+    narrow = Shelf(tmp_path / "shared", 1000 + (tmp_path / "shared" / "small.json").stat().st_size)
+    assert narrow.keep("newer", run_to_json(replace(small, id="newer"))) == ["small"]
     assert [path.name for path in (tmp_path / "shared").iterdir()] == ["newer.json"], "the oldest goes"
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import math
+import os
 import threading
+import time
 import zlib
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -62,20 +64,60 @@ class Newest(Generic[T]):
             self._kept.pop(name, None)
 
 
+class Shelf:
+    """Run files in a folder, by the runs' ids. Those kept longest ago go first where there are more than ``most``, or
+    their total size is larger than ``most_bytes``; all go after so many ``days``.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int, most: float = math.inf, days: float = math.inf) -> None:
+        self._folder, self._most_bytes, self._most, self._most_s = folder, most_bytes, most, days * 86_400
+
+    def path(self, identifier: str) -> Path | None:
+        """The file of that run; None if it is not kept, or no longer."""
+        path = self._folder / f"{identifier}.json"
+        return path if time.time() - _kept_at(path) < self._most_s else None
+
+    def keep(self, identifier: str, text: str) -> list[str]:
+        """Keeps a run file; returns the ids of those that go. Raises UserError."""
+        path, now = self._folder / f"{identifier}.json", time.time_ns()
+        with explained("This page cannot keep the run"):
+            write_whole(path, text)
+            os.utime(path, ns=(now, now))  # files that are kept soon after another would else have the same time
+            return self._tidied()
+
+    def _tidied(self) -> list[str]:
+        gone, total, oldest = [], 0, time.time() - self._most_s
+        for number, path in enumerate(sorted(self._folder.glob("*.json"), key=_kept_at, reverse=True)):
+            with suppress(FileNotFoundError):  # another process has just removed it
+                total += path.stat().st_size
+                if number >= self._most or total > self._most_bytes or _kept_at(path) <= oldest:
+                    path.unlink()
+                    gone.append(path.stem)
+        return gone
+
+
+def _kept_at(path: Path) -> float:
+    """When the file was kept, in seconds; infinitely long ago if it is not there."""
+    try:
+        return path.stat().st_mtime_ns / 1e9
+    except FileNotFoundError:
+        return -math.inf
+
+
 class RunStore:
-    """Runs by id. Those made here are in a temporary folder, so that memory use stays constant."""
+    """Runs by id. Those made here are in a temporary folder, so that memory use stays constant; those that links name
+    are still there when the page is started again.
+    """
 
     def __init__(
         self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM, most_bytes: int = KEEP_BYTES
     ) -> None:
         self.recorded, self.of_lessons = recorded, RecordedBackend(OF_LESSONS)
         self.sandbox = Sandbox()
-        self.shared = SharedRuns()
         self._folder = ProcessFolder("speculoscope-runs-")
-        self._kept: OrderedDict[str, int] = OrderedDict()  # id -> bytes of its file
+        self.made = Shelf(Path(self._folder.name), most_bytes, most=keep)  # or opened
+        self.shared = Shelf(cache_folder() / "shared-runs", SHARED_BYTES, days=DAYS)
         self._warm: Newest[Run] = Newest(warm)
-        self._keep, self._most_bytes = keep, most_bytes
-        self._lock = threading.Lock()
 
     def add(self, run: Run) -> None:
         """Keeps ``run``, unless it is a recording, as a page that runs nothing live answers. Raises UserError."""
@@ -84,23 +126,13 @@ class RunStore:
             self._warm.keep(run.id, run)
 
     def keep(self, identifier: str, text: str) -> None:
-        """Keeps a checked run file, also where links lead that were given to an earlier version of it; the oldest ones
-        go while there are too many or their total size is too large. Raises UserError.
+        """Keeps a checked run file, also where links lead that were given to an earlier version of it. Raises
+        UserError.
         """
-        with explained("This page cannot keep the run"):
-            write_whole(self._place(identifier), text)
+        for gone in self.made.keep(identifier, text):
+            self._warm.forget(gone)
         if self.shared.path(identifier):
             self.shared.keep(identifier, text)
-        with self._lock:
-            self._kept[identifier] = len(text.encode())
-            self._kept.move_to_end(identifier)
-            while len(self._kept) > self._keep or sum(self._kept.values()) > self._most_bytes:
-                gone, _ = self._kept.popitem(last=False)
-                self._warm.forget(gone)
-                self._place(gone).unlink(missing_ok=True)
-
-    def _place(self, identifier: str) -> Path:
-        return Path(self._folder.name) / f"{identifier}.json"
 
     def open(self, kind: str, text: Any) -> Any:
         """Keeps a visitor's run file under a new name; gives what :meth:`drawn` gives of it. Raises UserError."""
@@ -174,11 +206,12 @@ class RunStore:
             return f"?run={run.id}&{at}"
         if packed := fragment(run):
             return f"?{at}{packed}"
-        return f"?run={run.id}&{at}&until={self.shared.keep(run.id, run_to_json(run))}"
+        self.shared.keep(run.id, run_to_json(run))
+        return f"?run={run.id}&{at}&until={(datetime.now(timezone.utc) + timedelta(days=DAYS)).date()}"
 
     def _file(self, identifier: str) -> Path | None:
         """The file of a run made or opened here, of this start of the page or shared by an earlier one."""
-        return self._place(identifier) if identifier in self._kept else self.shared.path(identifier)
+        return self.made.path(identifier) or self.shared.path(identifier)
 
     def _recording(self, identifier: str) -> Run:
         is_of_lessons = any(info.id == identifier for info in self.of_lessons.recordings())
@@ -202,45 +235,7 @@ def _gone(identifier: str) -> str:
     return f"The run {identifier} is not, or no longer, kept here: run it again, or open its file."
 
 
-# -- links that bring a run along: small runs within the link itself, larger ones kept here until a date ----------
-
-
-class SharedRuns:
-    """Run files that links name. Unlike the page's other runs they are still there when it is started again."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or cache_folder() / "shared-runs"
-
-    def path(self, identifier: str) -> Path | None:
-        """The file of that run; None if it is not shared, or no longer."""
-        path = self._folder / f"{identifier}.json"
-        return path if path.is_file() and _age(path) < timedelta(days=DAYS) else None
-
-    def keep(self, identifier: str, text: str) -> date:
-        """Keeps a run file; returns the day until which. Raises UserError."""
-        with explained("This page cannot keep the run"):
-            write_whole(self._folder / f"{identifier}.json", text)
-            self._tidy()
-        return (datetime.now(timezone.utc) + timedelta(days=DAYS)).date()
-
-    def _tidy(self) -> None:
-        total = 0
-        for path in sorted(self._folder.glob("*.json"), key=_age):
-            with suppress(FileNotFoundError):  # another process has just removed it
-                total += path.stat().st_size
-                if total > SHARED_BYTES or _age(path) >= timedelta(days=DAYS):
-                    path.unlink()
-
-
 def fragment(run: Run) -> str:
     """``run`` as the part of a link after "#", which browsers do not send to servers; "" if it is too long for one."""
     packed = base64.urlsafe_b64encode(zlib.compress(run_to_json(run).encode(), 9)).decode().rstrip("=")
     return f"#run={packed}" if len(packed) <= MAX_FRAGMENT_CHARS else ""
-
-
-def _age(path: Path) -> timedelta:
-    try:
-        written = path.stat().st_mtime
-    except FileNotFoundError:  # another process has just removed it
-        return timedelta.max
-    return datetime.now(timezone.utc) - datetime.fromtimestamp(written, timezone.utc)
