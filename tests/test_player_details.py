@@ -18,7 +18,7 @@ from viz.core.assets import player_css, player_js
 from viz.export import export_html, json_for_script
 from viz.page import head
 from viz.player.details import token_details
-from viz.player.lane_styles import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style
+from viz.player.names import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style
 
 
 def first(run, fate, lane=1):

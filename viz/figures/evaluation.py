@@ -16,8 +16,7 @@ from decoding.evaluation.results import ALL, ALWAYS_ACCEPT, PLAIN, STATIC_OPT, E
 from decoding.lookahead.lanes import is_usable, spec_of
 from decoding.records.text import counted
 
-from ..player.lane_styles import lane_style
-from ..player.names import lane_name, policy_title
+from ..player.names import lane_name, lane_style, policy_title
 from .drawing import DOTTED, INK, MUTED, Drawing, error_bars, plain
 
 SUITE_COLOURS = (INK, "#5b8fd6", "#3aa0a0", "#b08a2e", "#b5577b")  # all suites together, then one per suite

@@ -20,8 +20,7 @@ from decoding.analysis.steadiness import contradictions
 from decoding.lookahead.lanes import is_usable
 from decoding.records.trace import Iteration, Run, Trace
 
-from ..player.lane_styles import lane_style
-from ..player.names import lane_name
+from ..player.names import lane_name, lane_style
 from .drawing import DOTTED, INK, MUTED, Drawing, plain
 
 DEEPEST = "deepest guess of a tree (dots)"
