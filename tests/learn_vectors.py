@@ -12,6 +12,8 @@ from decoding.records.run_file import to_plain
 from decoding.records.trace import Chain, Costs, Guesses
 from viz.player.payload import tuned as page_tuned
 
+from .learned_heads import TUNED
+
 HEADS = ("disco", "specdecpp", "costaware")
 LANES = (  # noqa: SIM905
     "autoregressive static:1 static:3 static:20 confidence confidence:0.8 entropy entropy:0.1 oracle oracle:3 "
@@ -30,7 +32,6 @@ def _vector(random_: random.Random) -> dict[str, Any]:
     chain = make(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
     costs, paid = make_costs(random_), make_costs(random_)
     tuned = make_tuned(random_)
-    tuned["costaware"]["first"] = {last: random_.random() for last in ("start", "held", "missed")}
     limit, finish = random_.choice(((0, "length"), (0, "eos"), (len(chain.target) + 7, "eos")))
     replay = Replay(chain, limit, finish)
     heads = {name: SimpleNamespace(name=name, needs=frozenset(), tuned=tuned[name]) for name in HEADS}
@@ -106,6 +107,7 @@ def make_costs(random_: random.Random) -> Costs:
 def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
     """Fitted parameters of the learned policies, drawn at random."""
     ledger = [[t / 10, 1000, [random_.randrange(40) for _ in range(1, 24)]] for t in range(1, 10)]
+    first = {last: random_.random() for last in ("start", "held", "missed")}
     return {
         "disco": {
             "threshold": 0.55,
@@ -113,13 +115,5 @@ def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
             "sure_at": random_.choice(([], [[0.6, 0.8]], [[0.6, 0.7], [0.7, 0.85], [0.9, 0.95]])),
         },
         "specdecpp": {"threshold": 0.4, "sl_max": 24},
-        "costaware": {
-            "sl_max": 40,
-            "this": [0.1, 0.8, 0.3],
-            "next": [0.2, 0.9, -0.5],
-            "recent": 0.7,
-            "caution": 1.0,
-            "first": {"start": 0.7, "held": 0.9, "missed": 0.4},
-            "ledger": ledger,
-        },
+        "costaware": TUNED["costaware"] | {"sl_max": 40, "first": first, "ledger": ledger},
     }
