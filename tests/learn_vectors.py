@@ -32,6 +32,7 @@ def _vector(random_: random.Random) -> dict[str, Any]:
     chain = make(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
     costs, paid = make_costs(random_), make_costs(random_)
     tuned = make_tuned(random_)
+    tuned["costaware"]["first"] = {last: random_.random() for last in ("start", "held", "missed")}
     limit, finish = random_.choice(((0, "length"), (0, "eos"), (len(chain.target) + 7, "eos")))
     replay = Replay(chain, limit, finish)
     heads = {name: SimpleNamespace(name=name, needs=frozenset(), tuned=tuned[name]) for name in HEADS}
@@ -107,7 +108,6 @@ def make_costs(random_: random.Random) -> Costs:
 def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
     """Fitted parameters of the learned policies, drawn at random."""
     ledger = [[t / 10, 1000, [random_.randrange(40) for _ in range(1, 24)]] for t in range(1, 10)]
-    first = {last: random_.random() for last in ("start", "held", "missed")}
     return {
         "disco": {
             "threshold": 0.55,
@@ -115,5 +115,5 @@ def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
             "sure_at": random_.choice(([], [[0.6, 0.8]], [[0.6, 0.7], [0.7, 0.85], [0.9, 0.95]])),
         },
         "specdecpp": {"threshold": 0.4, "sl_max": 24},
-        "costaware": TUNED["costaware"] | {"sl_max": 40, "first": first, "ledger": ledger},
+        "costaware": TUNED["costaware"] | {"sl_max": 40, "ledger": ledger},
     }
