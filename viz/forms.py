@@ -117,23 +117,15 @@ _MERGE = """(restored, ...now) => {
 }"""
 
 
-def form_memory(name: str) -> gr.BrowserState:
-    """The browser's memory of a form. It must be placed outside of the tabs: inside a tab that was not opened yet,
-    Gradio does not read it.
-    """
-    return gr.BrowserState({}, storage_key=f"speculoscope-{name}", secret="not-a-secret")
-
-
 def wire_memory(
     page: gr.Blocks,
-    memory: gr.BrowserState,
     fields: dict[str, Component],
     view: gr.HTML,
     restore: Callable[..., list],
     outputs: Sequence[Component],
 ) -> None:
-    """Each change of a field stores all ``fields`` by name; when ``page`` loads, ``restore`` gets what is stored: of a
-    page that was reloaded its own, not what was changed in another tab of the browser.
+    """With each change of a field the browser stores all ``fields`` by name; when ``page`` loads, ``restore`` gets what
+    is stored: of a page that was reloaded its own, not what was changed in another tab of the browser.
 
     ``restore`` returns the values of ``outputs``, of which ``fields`` are the first. What it gets is untrusted: {} at
     the first visit, else any JSON. A field that the visitor has changed meanwhile stays as it is. The scripts of
@@ -144,17 +136,12 @@ def wire_memory(
     gr.on(
         [field.change for field in fields.values()],
         inputs=list(fields.values()),
-        outputs=memory,
-        js=f"(...values) => window.SpeculoscopePage.keepForm({ours}, {by_name})",
+        js=f"(...values) => {{ window.SpeculoscopePage.keepForm({ours}, {by_name}); }}",
         **IN_BROWSER,
     )
-    # On the server: a handler that runs in the browser alone is called before the browser's memory has been read. Its
-    # answer may come when the visitor has begun to fill in the form, so it does not go into the form directly.
+    # The answer may come when the visitor has begun to fill in the form, so it does not go into the form directly.
     kept, restored = gr.JSON(visible=False), gr.JSON(visible=False)
-    loaded = page.load(lambda value: value, memory, kept, **QUIET)
-    read = loaded.success(
-        restore, kept, restored, js=f"(kept) => window.SpeculoscopePage.formOfTab({ours}, kept)", **QUIET
-    )
+    read = page.load(restore, kept, restored, js=f"() => window.SpeculoscopePage.keptForm({ours})", **QUIET)
     filled_in = read.success(
         inputs=[restored, *fields.values()],
         outputs=list(outputs),

@@ -26,7 +26,7 @@ from decoding.backends.recorded import RECORDINGS, RecordedBackend
 
 from .api import DESCRIPTION, make_compare
 from .core.assets import TAGLINE, learn_css, learn_js, player_css, script, styles
-from .forms import form_memory, static_html
+from .forms import static_html
 from .limits import BodyLimits
 from .mcp_tools import add_tools, check_installed
 from .race_tab import build_race_tab
@@ -100,17 +100,16 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
     visits = Visits()
     with Page(title="Speculoscope", analytics_enabled=False, fill_width=True) as page:
         static_html(HEADER)
-        settings, evaluation, drafts = map(form_memory, ("settings", "form-evaluate", "form-drafts"))
         with gr.Tabs(elem_classes="sp-tabs", overflow_behavior="wrap"):  # a menu would hide tabs on narrow phones
             with gr.Tab("Race", id="race"):
-                build_race_tab(page, backend, recorded, store, visits, settings)
+                build_race_tab(page, backend, recorded, store, visits)
             with gr.Tab("Learn", id="learn"):
                 functions = answers(store, visits)
                 static_html(LEARN, "learn(element, server)", elem_id="learn", server_functions=functions)
             with gr.Tab("Evaluation", id="evaluation"):
-                build_report_tab(page, EvaluationReport, backend, visits, evaluation)
+                build_report_tab(page, EvaluationReport, backend, visits)
             with gr.Tab("Drafts", id="drafts"):
-                build_report_tab(page, DraftsReport, backend, visits, drafts)
+                build_report_tab(page, DraftsReport, backend, visits)
         page.offers_tools = mcp
         if mcp:
             add_tools(backend, store, visits)

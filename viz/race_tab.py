@@ -33,14 +33,9 @@ TEMPLATE = """<div class="speculoscope">
 
 
 def build_race_tab(
-    page: gr.Blocks,
-    backend: Backend,
-    recorded: RecordedBackend,
-    store: RunStore,
-    visits: Visits,
-    memory: gr.BrowserState,
+    page: gr.Blocks, backend: Backend, recorded: RecordedBackend, store: RunStore, visits: Visits
 ) -> None:
-    """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of its form."""
+    """Adds the tab's components to ``page``, whose context is open, and wires them."""
     tab = _RaceTab(backend, recorded, store, visits)
     tab.wire_run(visits)
     tab.wire_examples()
@@ -48,7 +43,7 @@ def build_race_tab(
     tab.wire_set_here(page)
     tab.wire_facts(page)
     tab.wire_lanes()
-    tab.wire_memory(page, memory)
+    tab.wire_memory(page)
 
 
 class _RaceTab:
@@ -180,7 +175,7 @@ class _RaceTab:
 
         self.view.select(fill, None, [*self.fields, self.form.example], **QUIET)
 
-    def wire_memory(self, page: gr.Blocks, memory: gr.BrowserState) -> None:
+    def wire_memory(self, page: gr.Blocks) -> None:
         """The browser stores the settings; a link takes precedence. Both are checked as untrusted input.
 
         A link to a pair without a prompt opens that pair's first example.
@@ -213,4 +208,4 @@ class _RaceTab:
             return [*values.values(), delta, title]
 
         outputs = [*self.fields, self.view, self.form.example]
-        wire_memory(page, memory, self.form.fields, self.view, restore, outputs)
+        wire_memory(page, self.form.fields, self.view, restore, outputs)

@@ -142,7 +142,7 @@ def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_r
     expect(page.locator(".sd-race")).to_be_hidden()  # no unrelated run plays meanwhile
     expect(page.locator("#lanes .token")).to_have_text(["Plain", "Static 3"])
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
-    page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20")
+    page.wait_for_function("(localStorage.getItem('speculoscope-form-race') || '').length > 20")
     settled(page)
     held = []
     page.route("**/queue/join*", lambda route: held.append(route))  # the page's questions to the server wait

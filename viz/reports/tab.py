@@ -50,14 +50,8 @@ Kept = Newest[dict[str, Any]]
 """Results measured on this server (plain dicts) by an unguessable id, still there after a reload."""
 
 
-def build_report_tab(
-    page: gr.Blocks,
-    kind: type[Report],
-    backend: Backend,
-    visits: Visits,
-    memory: gr.BrowserState,
-) -> None:
-    """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of the tab's form."""
+def build_report_tab(page: gr.Blocks, kind: type[Report], backend: Backend, visits: Visits) -> None:
+    """Adds the tab's components to ``page``, whose context is open, and wires them."""
     pairs, kept = backend.pairs(), Kept(MOST_KEPT)
     static_html(f"<p class='speculoscope sp-intro'>{kind.intro}</p>")
     with gr.Accordion("Measure again here", open=False, elem_classes="sp-settings"), gr.Row(elem_classes="sp-ask"):
@@ -76,7 +70,7 @@ def build_report_tab(
         values = kept if isinstance(kept, dict) else {}
         return [values[name] if _fits(field, values.get(name)) else gr.skip() for name, field in form.items()]
 
-    wire_memory(page, memory, form, view, restore, list(form.values()))
+    wire_memory(page, form, view, restore, list(form.values()))
 
     def start_of(*values: Any) -> Callable:
         run_job = functools.partial(backend.run_job, kind.job, job_options(kind, *values))

@@ -1,7 +1,7 @@
 // The form of the Race tab: hints below its fields, the lines of the list of lanes, and its keys.
 
 import { aria, button, el } from "../../core/js/dom.js";
-import { memoryOfTab } from "../../core/js/files.js";
+import { memory, memoryOfTab } from "../../core/js/files.js";
 
 const filled = new Map(); // by the id of a form's view: {ready, done}
 
@@ -22,20 +22,17 @@ export const whenFilledIn = (view) => filling(view).ready;
 
 const before = new Map(); // by the id of a form's view: its values when this page was loaded
 
-function formBefore(view) {
-  if (!before.has(view)) before.set(view, memoryOfTab.read(`form-${view}`, null));
+/** The form of that view as this browser's tab had kept it, otherwise as it was left last; {} at the first visit. */
+export function keptForm(view) {
+  if (!before.has(view)) before.set(view, memoryOfTab.read(`form-${view}`, null) ?? memory.read(`form-${view}`, {}));
   return before.get(view);
 }
 
 /** The form of that view, now with these values: this browser's tab keeps them apart from its other tabs. */
 export function keepForm(view, values) {
-  formBefore(view); // a field may change before the form is filled in
-  memoryOfTab.write(`form-${view}`, values);
-  return values;
+  keptForm(view); // a field may change before the form is filled in
+  for (const kept of [memoryOfTab, memory]) kept.write(`form-${view}`, values);
 }
-
-/** Its values as this tab had kept them, otherwise those that the browser has `kept`. */
-export const formOfTab = (view, kept) => formBefore(view) ?? kept;
 
 /** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
 export function hint(text, goesOn, typed) {
