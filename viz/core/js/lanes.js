@@ -1,6 +1,6 @@
 /* Lanes with their texts and times: of the run's record, of a replay, or of a run under way. */
 
-import { nearest } from "./format.js";
+import { count, fixed, nearest } from "./format.js";
 import { Joiner, NEAR, piecesAfter } from "./pieces.js";
 import { guessesAtOnce, iterationParts, plainCost } from "./replay.js";
 import { FATES } from "./words.js";
@@ -26,7 +26,7 @@ class Token {
 }
 Token.prototype.tops = [[], []]; // the draft's and the target's most probable tokens here: [text, probability]
 
-/** An iteration: {lane, start, fates, drafted, accepted, emitted (0 or 1), tokens}, and on the decode clock, in seconds,
+/** An iteration: {lane, number (from 1), start, fates, drafted, accepted, emitted (0 or 1), tokens}, and on the decode clock, in seconds,
  * {t0, draftEnd, checkEnd, end}; draftShare: the part of the time until draftEnd that is not the policy's. Where its guesses
  * branch, parents: the index of the guess that each follows, -1 for the text; the accepted ones come first. Else null.
  * steps: passes of the draft, one for each guess of a chain, and for each place of a tree that it read. */
@@ -43,6 +43,29 @@ class Iteration {
     const { costs, draft, policy } = this.lane, parts = iterationParts(costs, this.drafted, draft, policy, this.steps);
     const guessing = parts.guess + parts.decide, total = guessing + parts.check + parts.rest, plain = this.gives * plainCost(costs);
     return { guessing, check: parts.check, rest: parts.rest, total, plain, gained: plain - total };
+  }
+
+  /** "Iteration 2: guessed 5, 1 held, 1 rejected, 3 dropped, 1 correction: 2 tokens." */
+  get sentence() {
+    const rejected = this.guesses.filter((guess) => guess.outcome === "rejected").length, dropped = this.drafted - this.accepted - rejected;
+    const guessed = this.parents ? `guessed ${this.drafted} as a tree of depth ${this.deepest}` : `guessed ${this.drafted}`;
+    if (!this.drafted && this.own) return `Iteration ${this.number}: nothing was guessed: 1 token by the target alone.`;
+    const parts = this.drafted ? [guessed, `${this.accepted} held`] : ["nothing was guessed"];
+    if (rejected) parts.push(`${rejected} rejected`);
+    if (dropped) parts.push(`${dropped} dropped`);
+    if (this.own) parts.push(`1 ${this.own.outcome}`);
+    return `Iteration ${this.number}: ${parts.join(", ")}: ${count(this.gives, "token")}.`;
+  }
+
+  /** Its cost, compared with plain decoding of the same tokens. */
+  get costSentence() {
+    const { cost, drafted: n, steps, parents, gives } = this;
+    const what = parents ? count(steps, "draft pass", "draft passes") : count(n, "guess", "guesses");
+    const guessing = n ? `${what} ${fixed(cost.guessing)} + ` : "";
+    const sum = `${guessing}one check ${fixed(cost.check)} + the rest ${fixed(cost.rest)} = ${fixed(cost.total)} passes of the target`;
+    const verdict = Math.abs(cost.gained) < 0.005 ? "no difference"
+      : cost.gained > 0 ? `${fixed(cost.gained)} saved` : `${fixed(-cost.gained)} lost`;
+    return `Cost: ${sum}. Plain decoding would have taken ${fixed(cost.plain)} for ${count(gives, "token")}: ${verdict}.`;
   }
 }
 
@@ -69,7 +92,7 @@ export class Lane {
     const emitted = "cbp".includes(fates[fates.length - 1] || "-") ? 1 : 0, accepted = fates.split("a").length - 1;
     const branches = depths.some((depth, k) => depth !== k), drafted = fates.length - emitted;
     const iteration = new Iteration({
-      lane: this, start, fates, emitted, accepted, t0, draftEnd, drafted,
+      lane: this, number: this.iterations.length + 1, start, fates, emitted, accepted, t0, draftEnd, drafted,
       parents: branches ? parents : null,
       steps: reads ?? (branches ? new Set(parents).size : drafted),
       draftShare: draft + policy > 0 ? draft / (draft + policy) : 1,

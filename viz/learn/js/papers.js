@@ -1,7 +1,6 @@
 /* What is read apart from the screen, too: a lesson's handout, the teacher's page with goals and answers, the glossary. */
 
 import { aria, button, definitions, el, table } from "../../core/js/dom.js";
-import { costSentence, iterationSentence } from "../../core/js/sentences.js";
 import { pictureFigure, tokenBox } from "../../core/js/tokens.js";
 import { treeOf } from "../../core/js/tree.js";
 import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
@@ -66,7 +65,7 @@ function printedStage(show, model, lane, iteration) {
   const figure = figureOf(show, model);
   if (figure || !model) return figure ?? "";
   if (show.view === "whatif") return printedWhatIf(model, show.preset);
-  return lane?.iterations[iteration] ? printedIteration(lane, iteration, show.hide) : "";
+  return lane?.iterations[iteration] ? printedIteration(lane.iterations[iteration], show.hide) : "";
 }
 
 function printedWhatIf(model, preset) {
@@ -77,11 +76,11 @@ function printedWhatIf(model, preset) {
 }
 
 /** hide: the guesses alone, before the verdict. */
-function printedIteration(lane, i, hide) {
-  const it = lane.iterations[i], boxes = hide ? it.guesses : it.tokens, fate = ({ outcome }) => (hide ? "waiting" : outcome);
+function printedIteration(it, hide) {
+  const boxes = hide ? it.guesses : it.tokens, fate = ({ outcome }) => (hide ? "waiting" : outcome);
   const row = it.parents ? treeOf(it, { chosen: -1, shown: (k) => k < boxes.length, fate: (k) => fate(it.tokens[k]) })
     : el("p", "sl-printed", ...boxes.map((token) => tokenBox(token.text, fate(token))));
-  return hide ? row : el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sd-mute", costSentence(it)));
+  return hide ? row : el("div", "", el("p", "", it.sentence), row, el("p", "sd-mute", it.costSentence));
 }
 
 /** The right answer to each question, with its reason, on the lesson's runs. */

@@ -7,7 +7,6 @@ import { pieces, piecesAfter } from "../../core/js/pieces.js";
 import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
 import { Replay, SL_CAP, bestSplit, checkCost, cutChain, guessesAtOnce, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
 import { bestOf } from "../../core/js/run.js";
-import { iterationSentence } from "../../core/js/sentences.js";
 import { speedBars } from "./charts.js";
 import { ExpressionError, MAX_SOURCE, WRITTEN_NAMES, Written } from "./expression.js";
 import { guessCell, ownCell, promptBefore } from "./steps.js";
@@ -102,7 +101,7 @@ export class Play {
     const check = keyed("check", button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sd-button sl-main" }));
     on.disabled = Boolean(whyNot);
     const text = el("div", "sl-text", promptBefore(this.model, 160), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
-    const said = aria(el("p", "sl-sentence", last ? last.sentence : `${seen.length ? "" : "There is no guess yet. "}Guess again, or check now?`), { role: "status" });
+    const said = aria(el("p", "sl-sentence", last ? last.it.sentence : `${seen.length ? "" : "There is no guess yet. "}Guess again, or check now?`), { role: "status" });
     requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
     return el("div", "sl-card", said, last ? checkedBoard(last) : null, text, board, el("p", "sl-bar sl-choices", on, check),
       whyNot ? aria(el("p", "sl-note", whyNot), { role: "status" }) : null,
@@ -177,8 +176,8 @@ class Game {
     if (this.over) return;
     const n = this.guesses.length, accepted = Math.min(n, this.replay.holds[this.start]);
     const tuple = [this.start, n, accepted], cost = this.cost(n);
-    const i = this.past.length, lane = this.model.fromIterations("You", "you", [...this.past.map((one) => one.tuple), tuple], { replay: this.replay });
-    this.past.push({ tuple, cost, guesses: this.guesses, it: lane.iterations[i], sentence: iterationSentence(lane, i) });
+    const lane = this.model.fromIterations("You", "you", [...this.past.map((one) => one.tuple), tuple], { replay: this.replay });
+    this.past.push({ tuple, cost, guesses: this.guesses, it: lane.iterations.at(-1) });
     this.spent += cost;
     this.start += accepted + 1;
     this.guesses = [];
@@ -189,7 +188,7 @@ class Game {
    * the guess at which the best one parts from them. */
   worst(n) {
     const { plan, rest } = bestSplit((start) => this.replay.holds[start], this.replay.n, (k) => this.cost(k));
-    const regrets = this.past.map(({ tuple: [start, guessed, accepted], cost, sentence }, i) => ({ i, sentence,
+    const regrets = this.past.map(({ tuple: [start, guessed, accepted], cost, it }, i) => ({ i, sentence: it.sentence,
       at: Math.max(0, Math.min(plan[start], guessed - 1)), better: betterThan(guessed, plan[start], accepted), cost: cost + rest[Math.min(start + accepted + 1, this.replay.n)] - rest[start] }));
     return regrets.filter((one) => one.cost > 0.01).sort((a, b) => b.cost - a.cost).slice(0, n);
   }

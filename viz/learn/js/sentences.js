@@ -2,7 +2,6 @@
 
 import { count, fixed, percent, quoted } from "../../core/js/format.js";
 import { checkCost } from "../../core/js/replay.js";
-import { costSentence, iterationSentence } from "../../core/js/sentences.js";
 
 const STOPPED = {
   policy: "check now", cap: "check now: this is the limit for one iteration", limit: "check now: no more tokens are wanted",
@@ -23,7 +22,7 @@ export function stepsOf(model, lane, i) {
   ];
   if (it.own) steps.push(step("own", ownOf(model, it), it.own));
   if (it.drafted > it.accepted) steps.push(step("rewind", it.parents ? treeRewind(it) : rewindOf(it)));
-  return [...steps, step("cost", { sentence: iterationSentence(lane, i), more: costSentence(it) })];
+  return [...steps, step("cost", { sentence: it.sentence, more: it.costSentence })];
 }
 
 function treeGuess(it, guesses) {

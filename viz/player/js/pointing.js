@@ -2,7 +2,6 @@
 
 import { NARROW, aria, button, el } from "../../core/js/dom.js";
 import { visible } from "../../core/js/format.js";
-import { costSentence, iterationSentence } from "../../core/js/sentences.js";
 import { treeOf } from "../../core/js/tree.js";
 import { GLOSSARY } from "../../core/js/words.js";
 import { explanation, termOf } from "./glossary.js";
@@ -83,7 +82,7 @@ const Pointing = {
     this.emit(lane, token.position);
     const details = await this.fetchDetails(lane, token);
     if (this.wanted !== token) return;
-    const { costs, iterations } = this.laneAt(lane), cost = holder && costs && el("p", "sd-mute", costSentence(iterations[token.iteration]));
+    const { costs, iterations } = this.laneAt(lane), cost = holder && costs && el("p", "sd-mute", iterations[token.iteration].costSentence);
     const nodes = [...detailNodes(details), cost, this.wayToExplain(lane, token)].filter(Boolean);
     if (!holder) { this.popup.show(node, nodes); return; }
     holder.replaceChildren(...nodes);
@@ -105,7 +104,7 @@ const Pointing = {
     const tree = treeOf(it, { choose, chosen: token.index });
     this.pause();
     this.holdPopup(true);
-    this.popup.show(node, [el("p", "sd-tree-about", iterationSentence(this.laneAt(lane), token.iteration)), tree, details]);
+    this.popup.show(node, [el("p", "sd-tree-about", it.sentence), tree, details]);
     choose(token.index);
     const chosen = tree.querySelector("[aria-pressed=true]");
     chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
