@@ -63,13 +63,6 @@ def learn(tmp_path_factory):
     )
 
 
-def test_runs_come_from_the_recordings_or_from_those_added(store):
-    assert store.get("first").id == "first" and store.origin("first") == "recorded"
-    mine = make_run(identifier="mine", lanes=LANES)
-    store.add(mine)
-    assert store.get("mine") == mine and store.origin("mine") == "live"
-
-
 def test_only_the_last_few_are_kept_and_the_rest_are_a_sentence(store):
     for number in range(5):
         store.add(make_run(identifier=f"run{number}", lanes=LANES, n_tokens=20))

@@ -86,14 +86,6 @@ def test_a_token_that_is_not_there_is_a_sentence(run, place):
         token_details(run, *place)
 
 
-def test_details_are_plain_data_for_every_token_of_a_hostile_run():
-    run = make_run(hostile=True)
-    for lane, trace in enumerate(run.lanes):
-        for i, iteration in enumerate(trace.iterations):
-            for index in range(iteration.n_drafted + (iteration.emitted is not None)):
-                json.dumps(token_details(run, lane, i, index), allow_nan=False)
-
-
 def test_no_text_can_end_the_json_block():
     hostile = "</script><!--\u2028\u2029 & <b>"
     written = json_for_script({"text": hostile})
@@ -133,6 +125,7 @@ def test_the_player_is_one_plain_script():
 
 
 def test_the_export_is_one_file_that_asks_for_nothing_else():
+    """It holds the details of every token, as plain data."""
     page = export_html(make_run(hostile=True))
     assert page.count("<script") == 4 and page.count("</script>") == 4  # two of data, the player, its start
     assert re.findall(r"<style>\n(.*?)\n</style>", page, flags=re.S) == [player_css()]
