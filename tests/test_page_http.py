@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from http.client import HTTPConnection
 from types import SimpleNamespace
@@ -21,14 +22,17 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from decoding.errors import UserError
-from decoding.records.run_file import run_from_json
+from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.trace import Chain, Guesses, Run, TokenText
 from tests import web
 from viz import api, page
 from viz.api import keyed_items
 from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
+from viz.opened import BUSY
 from viz.session import PER_ADDRESS, PER_SESSION, Visits, address_of
 
 from .page_server import scripted_page
+from .runs import make_run
 from .waiting import wait_until
 
 
@@ -210,6 +214,43 @@ def test_a_run_whose_events_nobody_fetches_is_ended(served, monkeypatch):
     stream = web.get(f"{url}gradio_api/call/compare/{event}").text
     last = json.loads(stream.rstrip().rpartition("data: ")[2])
     assert "not read for too long" in json.dumps(last)
+
+
+# -- run files from strangers
+
+
+def crafted_run(n_tokens: int) -> Run:
+    """A small file that is much work to draw: every lane needs a panel of thresholds, and none has run."""
+    run = make_run(n_tokens=20, lanes=("autoregressive", "confidence:0.5"), repeats=1, alternatives=0)
+    guesses = Guesses(choice=[1] * n_tokens, p=[1] * n_tokens, entropy=[0] * n_tokens, scores={})
+    plain, drafting = (replace(lane, output=[], iterations=[], repeats=[]) for lane in run.lanes)
+    lanes = [
+        replace(drafting, lane=f"{name}:0.{i}", policy=name) for name in ("confidence", "entropy") for i in range(1, 8)
+    ]
+    return replace(
+        run,
+        chains={"shallow": Chain("shallow", [1] * n_tokens, guesses, {})},
+        lanes=[plain, *lanes],
+        vocab={1: TokenText("a")},
+        prompt_ids=[],
+    )
+
+
+def test_many_crafted_files_at_once_leave_the_page_answering(url):
+    """If all of these waited in the page's own threads, 45 at the same time would block the whole page for minutes."""
+    text = run_to_json(crafted_run(600))
+    with ThreadPoolExecutor(9) as visitors:
+        components = web.get(f"{url}config").json()["components"]
+        race = next(one["id"] for one in components if one["props"].get("elem_id") == "race")
+        body = {"data": {"text": text}, "component_id": race, "session_hash": "x", "fn_name": "open_file"}
+        send = partial(httpx.post, f"{url}gradio_api/component_server", json=body, timeout=120)
+        sent = [visitors.submit(send) for _ in range(9)]
+        wait_until(lambda: sum(one.done() for one in sent) >= 3)  # those for which the queue was too long
+        assert web.get(url).status_code == 200
+        assert not all(one.done() for one in sent), "the page answered when all was done"
+        answers = [one.result().json() for one in sent]
+    refused = [answer["error"] for answer in answers if "error" in answer]
+    assert set(refused) == {BUSY} and len(refused) < len(answers)
 
 
 # -- the endpoint for programs, through gradio_client as in the README
