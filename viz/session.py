@@ -150,7 +150,11 @@ class Visits:
         with self._lock:
             of_session = sum(one.visitor == visitor for one in self._current)
             of_address = sum(one.address == address for one in self._current) if address else 0
-            check_share(of_session, of_address)
+            if of_session >= PER_SESSION:
+                sentence = f"You have {of_session} runs in progress, the maximum: wait for one to end, or stop one."
+                raise UserError(sentence)
+            if of_address >= PER_ADDRESS:
+                raise UserError(f"{of_address} runs from your address are in progress, the maximum: try again soon.")
             visit = Visit(start(), visitor, task, address)
             self._current.add(visit)
         try:
@@ -214,11 +218,3 @@ def _is_public(host: str) -> bool:
         return ipaddress.ip_address(host).is_global
     except ValueError:
         return False
-
-
-def check_share(of_session: int, of_address: int) -> None:
-    """Raises UserError if the visitor has too many runs under way."""
-    if of_session >= PER_SESSION:
-        raise UserError(f"You have {of_session} runs in progress, the maximum: wait for one to end, or stop one.")
-    if of_address >= PER_ADDRESS:
-        raise UserError(f"{of_address} runs from your address are in progress, the maximum: try again soon.")
