@@ -98,7 +98,10 @@ def test_what_is_no_lesson_is_refused_with_a_sentence(lesson, sentence):
     assert len(said) < 1500
 
 
-@given(st.recursive(st.none() | st.booleans() | st.text(max_size=9) | st.integers(), st.lists, max_leaves=9))
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=9)
+
+
+@given(st.recursive(st.none() | st.booleans() | TEXTS | st.integers(), st.lists, max_leaves=9))
 @settings(max_examples=40)
 def test_no_json_breaks_the_reader(value):
     refused(value if isinstance(value, str) else a_lesson(steps=value))
