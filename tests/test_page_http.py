@@ -38,7 +38,7 @@ from .waiting import wait_until
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.05) as found:
+    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.02) as found:
         yield found
 
 
@@ -159,7 +159,7 @@ def test_pages_and_answers_are_compressed_once_and_event_streams_never(url):
 
 def test_a_program_has_so_many_runs_at_once_and_no_more(url):
     client = web.connect(url)
-    arguments = dict(prompt="x", lanes=["autoregressive"], max_new_tokens=400, api_name="/compare")
+    arguments = dict(prompt="x", lanes=["autoregressive"], max_new_tokens=1000, api_name="/compare")
     jobs = [client.submit(**arguments) for _ in range(PER_SESSION)]
     for job in jobs:
         next(iter(job))

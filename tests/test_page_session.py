@@ -107,7 +107,7 @@ def test_a_recording_with_which_a_page_without_models_answers_is_called_one(tmp_
 
 def test_there_is_a_result_from_the_first_replay_on(begin):
     async def run() -> list[bool]:
-        return [has_result async for _, has_result in Visits().deltas(lambda: begin(0.02), "ann", "race")]
+        return [has_result async for _, has_result in Visits().deltas(lambda: begin(0.008), "ann", "race")]
 
     found = in_own_loop(run())
     assert found == sorted(found) and not found[0] and found[-2:] == [True, True]
