@@ -82,7 +82,8 @@ class Shelf:
         path, now = self._folder / f"{identifier}.json", time.time_ns()
         with explained("This page cannot keep the run"):
             write_whole(path, text)
-            os.utime(path, ns=(now, now))  # files that are kept soon after another would else have the same time
+            with suppress(FileNotFoundError):  # another process has just removed it
+                os.utime(path, ns=(now, now))  # files that are kept soon after another would else have the same time
             return self._tidied()
 
     def _tidied(self) -> list[str]:
