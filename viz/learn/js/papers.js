@@ -65,7 +65,8 @@ function printedStage(show, model, lane, iteration) {
   const figure = figureOf(show, model);
   if (figure || !model) return figure ?? "";
   if (show.view === "whatif") return printedWhatIf(model, show.preset);
-  return lane?.iterations[iteration] ? printedIteration(lane.iterations[iteration], show.hide) : "";
+  const it = lane?.iterations[iteration];
+  return it ? printedIteration(it, show.hide) : "";
 }
 
 function printedWhatIf(model, preset) {
