@@ -11,9 +11,10 @@ from tests.page_server import LANES, page_at, write_recordings
 from tests.runs import make_run
 from viz.player.payload import run_payload
 
-from .opening import WAIT, faults, open_export, open_file, open_page
+from .opening import WAIT, blank_page, faults, leave, open_export, open_file, open_page
 from .pointing import result_of
 
+STAYING = ("page", "export")
 LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
 expect.set_options(timeout=WAIT)
 
@@ -36,81 +37,108 @@ def page_url(scripted):
     return scripted[0]
 
 
-@pytest.fixture
-def watched() -> Iterator[Callable[[Any], Any]]:
-    """watched(page): the page, which is closed at the end and must have no faults."""
-    pages = []
-    yield lambda page: pages.append(page) or page
-    found = faults(pages)
-    for page in pages:
+@pytest.fixture(scope="session")
+def tabs(browser) -> Iterator[dict[Any, Any]]:
+    """The browser's tabs, for the whole run."""
+    tabs: dict[Any, Any] = {}
+    yield tabs
+    close_all(tabs)
+
+
+def close_all(tabs: dict[Any, Any]) -> None:
+    for page in tabs.values():
         page.context.close()
-    assert found == []
-
-
-@pytest.fixture
-def visit(browser, watched) -> Callable[..., Any]:
-    """visit(url, gradio=True, **context options): a new visitor's page."""
-    return lambda url, **options: watched(open_page(browser, url, **options))
-
-
-@pytest.fixture
-def opened(browser, watched, tmp_path) -> Callable[..., Any]:
-    """opened(run or HTML, **context options): the page of the run's export, or of this HTML, as a file of its own."""
-
-    def open_it(content, **options: Any):
-        open_one = open_file if isinstance(content, str) else open_export
-        return watched(open_one(browser, tmp_path, content, **options))
-
-    return open_it
+    tabs.clear()
 
 
 @pytest.fixture(scope="module")
-def staying() -> Iterator[dict[Any, Any]]:
-    """Pages that stay for several tests of a file."""
-    pages: dict[Any, Any] = {}
-    yield pages
-    close_all(pages)
-
-
-def close_all(pages: dict[Any, Any]) -> None:
-    for page in pages.values():
-        page.context.close()
-    pages.clear()
+def new_visitors(tabs) -> Iterator[None]:
+    """Each file begins with new visitors; what others left open would take a tenth of a processor."""
+    yield
+    for page in tabs.values():
+        leave(page)
 
 
 @pytest.fixture
-def shared(request, staying) -> Iterator[Callable[..., Any]]:
-    """shared(key, open_it): the page that stays under ``key``, or else that of ``open_it()``.
+def tab(request, browser, tabs, new_visitors) -> Iterator[Callable[..., Any]]:
+    """tab(use, **context options): the tab for ``use`` in a window of that kind; what a STAYING one shows stays.
 
-    A test that fails, or that leaves a fault, leaves no page behind.
+    In a tab that has compiled Gradio's scripts, its page takes half of the processor time. A test that fails, or that
+    leaves a fault, leaves no tab behind.
     """
     failed_before = request.session.testsfailed
-    yield lambda key, open_it: staying.get(key) or staying.setdefault(key, open_it())
-    found = faults(staying.values())
+
+    def find(use: str, **options: Any):
+        key = use, repr(options)
+        if key not in tabs:
+            tabs[key] = blank_page(browser, **options)
+        return tabs[key]
+
+    yield find
+    found = faults(tabs.values())
     if found or request.session.testsfailed > failed_before:
-        close_all(staying)
+        close_all(tabs)
+    for (use, _), page in tabs.items():
+        if use not in STAYING:
+            leave(page)
     assert found == []
 
 
 @pytest.fixture
-def shared_page(browser, shared) -> Callable[..., Any]:
-    """shared_page(url, **context options): the page of a visitor who stays.
+def visit(tab) -> Callable[..., Any]:
+    """visit(url, gradio=True, **context options): the page of a new visitor who has seen it before."""
+    return lambda url, gradio=True, **options: open_page(tab("visit", **options), url, gradio)
+
+
+@pytest.fixture
+def shared_page(tab) -> Callable[..., Any]:
+    """shared_page(url, **context options): the page of a visitor who stays for the tests of a file.
 
     To build Gradio's page takes seconds of processor time, so tests that can begin on a page that another one has used
     share it.
     """
-    return lambda url, **options: shared((url, repr(options)), lambda: open_page(browser, url, **options))
+
+    def stay(url: str, **options: Any):
+        page = tab("page", **options)
+        if page.home != url:
+            return open_page(page, url)
+        page.set_viewport_size(page.size)
+        return page
+
+    return stay
 
 
 @pytest.fixture
-def shown(browser, shared, tmp_path) -> Iterator[Callable[..., Any]]:
+def opened(tab, tmp_path) -> Callable[..., Any]:
+    """opened(run or HTML, **context options): the page of the run's export, or of this HTML, as a file of its own."""
+
+    def open_it(content, **options: Any):
+        open_one = open_file if isinstance(content, str) else open_export
+        return open_one(tab("file", **options), tmp_path, content)
+
+    return open_it
+
+
+@pytest.fixture
+def exported(tab, tmp_path) -> Callable[..., Any]:
+    """exported(run, **context options): the page of the run's export, which stays for the tests of a file."""
+
+    def stay(run, **options: Any):
+        page = tab("export", **options)
+        page.mouse.move(2, 2)
+        return page if page.home else open_export(page, tmp_path, run)
+
+    return stay
+
+
+@pytest.fixture
+def shown(exported) -> Iterator[Callable[..., Any]]:
     """shown(run, **context options): an exported page that stays, its player begun anew with ``run``."""
     pages = []
 
     def show(run, **options: Any):
-        page = shared(repr(options), lambda: open_export(browser, tmp_path, make_run(lanes=LANES), **options))
+        page = exported(make_run(lanes=LANES), **options)
         pages.append(page)
-        page.mouse.move(2, 2)
         load = "payload => { player.setFinalOnly(false); player.load(payload); scrollTo(0, 0); }"
         result_of(page, load, run_payload(run, origin="recorded"))
         return page

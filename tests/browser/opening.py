@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 from decoding.records.trace import Run
 from tests.fakes import scripted_events
@@ -11,6 +12,7 @@ from viz.player.names import lane_heading
 from viz.player.payload import run_payload
 
 WAIT = 120_000  # ms for whatever must come: on a busy machine the page takes many times as long
+LAPTOP = {"viewport": {"width": 1280, "height": 800}}
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 LEAVING = "addEventListener('beforeunload', () => { console.error = () => {}; })"
 """Gradio's client reports the streams that it cuts as its page is left: no fault of the page."""
@@ -19,10 +21,13 @@ GRADIO = "**/assets/index-*.js"  # the script that loads all others
 
 
 def blank_page(browser, **options: Any):
-    """A page of its own; ``errors`` and ``asked`` collect what it reports and every address that it asks."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    """A tab of its own; ``errors`` and ``asked`` collect what its page reports and every address that it asks."""
+    context = browser.new_context(**{**LAPTOP, **options})
     context.set_default_timeout(WAIT)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
+    page.add_init_script(LEAVING)
+    page.home, page.size = "", page.viewport_size
     page.errors, page.asked = [], []
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.on("console", lambda message: message.type == "error" and page.errors.append(message.text))
@@ -30,27 +35,71 @@ def blank_page(browser, **options: Any):
     return page
 
 
-def open_page(browser, url: str, gradio: bool = True, **options: Any):
-    """The page at ``url`` for a visitor who comes again; without ``gradio``, Gradio's scripts do nothing."""
-    page = blank_page(browser, **options)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.add_init_script(LEAVING)
-    page.add_init_script(SEEN)
-    if not gradio:
-        disable_gradio(page)
-    page.goto(url)
+def leave(page) -> None:
+    if page.home:
+        page.goto("about:blank")
+        begin_at(page, "")
+
+
+def begin_at(page, home: str) -> None:
+    page.home = home
+    page.errors.clear()
+    page.asked.clear()
+
+
+def prepare(page, url: str, seen: bool = True) -> None:
+    """``page`` as the tab of somebody whose browser has kept nothing of ``url``, but that it was ``seen``."""
+    page.unroute_all()
+    page.set_viewport_size(page.size)
+    page.goto(urljoin(url, "robots.txt"))  # a small one of the same origin
+    page.evaluate(f"localStorage.clear(); sessionStorage.clear(); {SEEN if seen else ''}")
+    begin_at(page, url)
+
+
+def open_page(page, url: str, gradio: bool = True):
+    """``page`` at ``url`` for a visitor who comes again; without ``gradio``, as in open_held."""
+    prepare(page, url)
+    if gradio:
+        page.goto(url)
+        return await_gradio(page)
+    return open_held(page, url)
+
+
+def open_held(page, url: str):
+    """``page`` at ``url`` once its first paint has begun, if it has one; Gradio waits for let_gradio_begin."""
+    page.held = []
+    page.route(GRADIO, lambda route: page.held.append(route))
+    page.goto(url, wait_until="commit")
+    page.wait_for_selector("gradio-app", state="attached")  # it follows our script
     return page
 
 
-def disable_gradio(page) -> None:
-    page.route(GRADIO, lambda route: route.fulfill(body="", content_type="text/javascript"))
+def let_gradio_begin(page):
+    for route in page.held:
+        route.continue_()
+    page.unroute(GRADIO)
+    return await_gradio(page)
 
 
-def open_file(browser, folder: Path, html: str, **options: Any):
+def await_gradio(page):
+    """``page`` once Gradio has drawn it. ``expect`` would take much of a processor for the same: each time that it does
+    not find an element, it describes the whole page for its message.
+    """
+    page.wait_for_selector("[role=tabpanel]", state="attached")
+    return page
+
+
+def reload(page):
+    page.reload()
+    return await_gradio(page)
+
+
+def open_file(page, folder: Path, html: str):
     """A page that is one file, opened from disk."""
     file = folder / "page.html"
     file.write_text(html, encoding="utf-8")
-    page = blank_page(browser, **options)
+    (folder / "robots.txt").touch()
+    prepare(page, file.as_uri())
     page.goto(file.as_uri())
     return page
 
@@ -61,16 +110,16 @@ def faults(pages: Iterable[Any]) -> list[str]:
 
 
 def _elsewhere(page) -> list[str]:
-    home = page.url.split("/")[2]
-    return [url for url in page.asked if url.startswith("http") and url.split("/")[2] != home]
+    home = urlsplit(page.home).netloc
+    return [url for url in page.asked if url.startswith("http") and urlsplit(url).netloc != home]
 
 
 # -- exported runs
 
 
-def open_export(browser, folder, run: Run, **options: Any):
+def open_export(page, folder, run: Run):
     """The page of ``run``'s export."""
-    page = open_file(browser, folder, export_html(run), **options)
+    open_file(page, folder, export_html(run))
     page.wait_for_selector(".sd-text:visible")
     return page
 

@@ -1,6 +1,7 @@
 """How the page opens: the recorded run plays before Gradio stands; a link's settings or the kept ones are filled in."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from tests.page_fakes import ScriptedBackend
 from tests.page_server import LANES, first_run, page_at, write_recordings
 from tests.runs import make_run
 
-from .opening import GRADIO, SEEN, blank_page, disable_gradio
+from .opening import await_gradio, let_gradio_begin, open_held, prepare, reload
 from .pointing import fill, finished, run_box, settled, unfold
 
 STILL_AT = """(before) => {
@@ -20,20 +21,16 @@ STILL_AT = """(before) => {
 }"""
 
 
-def test_the_race_tab_takes_the_playing_player_over_where_it_stands(browser, watched, page_url):
-    page, held = watched(blank_page(browser)), []
-    page.add_init_script(SEEN)
-    page.route(GRADIO, lambda route: held.append(route))
-    page.goto(page_url, wait_until="commit")
+def test_the_race_tab_takes_the_playing_player_over_where_it_stands(visit, page_url):
+    page = visit(page_url, gradio=False)
     expect(page.locator(".sp-early .sd-badge")).to_contain_text("recorded")
     expect(page.locator(".sp-early .sd-sentence")).to_contain_text("Here: the same 88 tokens")
     page.evaluate("document.querySelector('.sd-rail').mine = true")
     page.locator(".sd-rail").focus()
     before = page.locator(".sp-player").bounding_box()
     page.wait_for_function("document.querySelector('.sd-rail').value > 20")
-    for route in held:
-        route.continue_()
-    expect(page.locator("#race .sd-strip").first).to_be_visible()
+    let_gradio_begin(page)
+    page.locator("#race .sd-strip").first.wait_for()
     assert page.locator(".sp-player").count() == 1 and page.locator(".sp-early").count() == 0
     assert page.evaluate("(() => { const r = document.querySelector('.sd-rail'); return r.mine && r.value > 20; })()")
     assert page.evaluate("document.activeElement === document.querySelector('.sd-rail')")
@@ -42,11 +39,23 @@ def test_the_race_tab_takes_the_playing_player_over_where_it_stands(browser, wat
     expect(page.get_by_role("button", name="Run file (JSON)")).to_be_enabled()
 
 
-def test_a_link_to_a_run_waits_for_that_run(visit, page_url):
-    """And then it comes: test_a_link_opens_a_recording_at_its_moment in test_page_walk.py."""
-    page = visit(f"{page_url}?run=hostile", gradio=False)
+def test_a_link_to_a_run_waits_for_that_run_and_opens_it_at_its_moment(visit, page_url):
+    """It stands still there: plots, and with them Plotly, also come when the replay ends."""
+    page = visit(f"{page_url}?run=hostile&t=0.2", gradio=False)
     settled(page)
     assert page.locator(".sp-early").count() == 0
+    let_gradio_begin(page)
+    page.locator(".sd-text:visible").first.wait_for()
+    expect(page.locator(".sd-text:visible").first).to_contain_text("<script>")
+    expect(page.locator(".sd-clock").first).to_have_text("0.20 s")
+    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^<script>"))  # and its settings
+    expect(page.locator("#max-new-tokens input")).to_have_value("88")
+    expect(page.get_by_role("button", name="Play (space)")).to_be_visible()
+    settled(page)
+    assert [url for url in page.asked if "plotly" in url] == []
+    page.locator(".sp-plots").scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2")
+    assert [url for url in page.asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
 
 
 def test_without_a_recording_the_page_starts_without_a_cover(visit, tmp_path):
@@ -61,10 +70,10 @@ def test_a_link_to_a_pair_opens_that_pairs_first_example_and_no_other_before(vis
     run = make_run(identifier="second", lanes=LANES, prompt="what the toy pair writes")
     of_toy = replace(run, settings=replace(run.settings, pair="toy"), pair=replace(run.pair, name="toy"))
     with page_at(ScriptedBackend(), write_recordings(tmp_path, first_run(), of_toy)) as url:
-        waiting = visit(f"{url}?pair=toy", gradio=False)
-        settled(waiting)
-        assert waiting.locator(".sp-early").count() == 0
-        page = visit(f"{url}?pair=toy&max_new_tokens=33")
+        page = visit(f"{url}?pair=toy&max_new_tokens=33", gradio=False)
+        settled(page)
+        assert page.locator(".sp-early").count() == 0
+        let_gradio_begin(page)
         expect(page.locator("#prompt textarea")).to_have_value(run.settings.prompt)
         expect(page.locator(".sd-prompt").first).to_contain_text(run.settings.prompt)
         expect(page.locator("#max-new-tokens input")).to_have_value("33")
@@ -72,16 +81,16 @@ def test_a_link_to_a_pair_opens_that_pairs_first_example_and_no_other_before(vis
 
 
 @pytest.fixture
-def first_visit(browser, watched, page_url):
+def first_visit(request, tab, page_url):
     """first_visit(**context options): a page without Gradio's scripts, in a browser that has not seen it."""
 
     def open_it(**options):
-        page = watched(blank_page(browser, **options))
+        page = tab(request.node.name, **options)  # of its own: a clock that is installed stays
+        prepare(page, page_url, seen=False)
         page.clock.install(time=0)
         page.clock.pause_at(1000)  # only run_for moves it: on a busy machine the opening would end before it is read
-        disable_gradio(page)
-        page.goto(page_url)
-        expect(page.locator(".sp-opening")).to_be_visible()
+        open_held(page, page_url)
+        page.locator(".sp-opening").wait_for()
         return page
 
     return open_it
@@ -105,7 +114,7 @@ def test_a_first_visit_opens_with_one_iteration_in_captions_then_the_replay_play
     page.clock.run_for(3000)
     assert page.locator(".sp-opening").count() == 0
     assert page.evaluate(PLAY).startswith("Pause")
-    page.reload()
+    page.reload(wait_until="commit")
     expect(page.locator(".sp-early .sd-strip").first).to_be_visible()
     assert page.locator(".sp-opening").count() == 0
 
@@ -161,26 +170,27 @@ def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_r
     expect(page.locator("#max-new-tokens input")).to_have_value("128")  # a link is complete: nothing kept is mixed in
     run_box(page, "def link():", tokens=20)
     finished(page)
-    page.reload()  # the link does not come back over the run
+    reload(page)  # the link does not come back over the run
     expect(page.locator("#prompt textarea")).to_have_value("def link():")
     expect(page.locator(".sd-prompt").first).to_contain_text("def link():")
 
 
-def test_a_reload_fills_in_the_form_of_its_own_tab(visit, page_url):
-    one = visit(page_url)
-    other = one.context.new_page()
-    pages = {"the first tab's": one, "the second tab's": other}
-    for text, page in pages.items():
-        page.goto(page_url)
+def test_a_reload_fills_in_the_form_of_its_own_tab_and_a_new_tab_that_of_the_last_one(visit, page_url):
+    def change(page, text: str) -> None:
         settled(page)
         fill(page.locator("#prompt textarea"), text)
         page.wait_for_function("text => sessionStorage.getItem('speculoscope-form-race')?.includes(text)", arg=text)
-    for text, page in pages.items():
-        page.reload()
-        expect(page.locator("#prompt textarea")).to_have_value(text)
-    third = one.context.new_page()
-    third.goto(page_url)
-    expect(third.locator("#prompt textarea")).to_have_value("the second tab's")  # the last one that was changed
+
+    page = visit(page_url)
+    change(page, "the first tab's")
+    other = page.context.new_page()
+    other.goto(page_url)
+    await_gradio(other)
+    expect(other.locator("#prompt textarea")).to_have_value("the first tab's")
+    change(other, "the second tab's")
+    other.close()
+    reload(page)
+    expect(page.locator("#prompt textarea")).to_have_value("the first tab's")
 
 
 def test_on_a_phone_the_form_with_the_run_button_that_a_link_speaks_of_is_open(visit, page_url):
@@ -219,7 +229,7 @@ def test_the_next_visit_shows_what_was_chosen_meanwhile_and_that_a_measurement_e
         expect(panel.locator(".sp-status")).to_contain_text("of 50")
         backend.chosen = "Set for this machine on validation prompts: best fixed SL 3."
 
-        page.reload()
+        reload(page)
         expect(page.locator("#set-here")).to_have_text(backend.chosen)
         expect(page.locator("#lanes .token")).to_have_text(["Plain", "Best fixed SL here: 3"])
         page.locator("#lanes input").click()
@@ -244,7 +254,7 @@ def test_the_next_visit_shows_what_was_chosen_meanwhile_and_that_a_measurement_e
         panel.get_by_role("button", name="Run here").click()
         expect(panel.locator(".sp-status")).to_contain_text("has no evaluation")
 
-        page.reload()
+        reload(page)
         expect(drafts_tab(page).locator(".sp-status")).to_contain_text("No results are shipped")
 
 

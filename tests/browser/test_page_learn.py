@@ -14,7 +14,7 @@ from tests.page_server import first_run
 from tests.runs import make_run
 
 from .conftest import LEARN, learn_tab
-from .opening import PHONE, wait_until
+from .opening import reload, wait_until
 from .pointing import open_text, serious
 
 
@@ -107,7 +107,7 @@ def test_it_is_played_by_keys_and_the_best_is_kept(there):
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
     assert "your best here" in page.locator(".sl-play h2").first.inner_text()
-    page.reload()  # it opens the same place
+    reload(page)  # it opens the same place
     page.wait_for_selector(".sp-learn:not([aria-busy]) #sl-start")
     assert "Your best here" in page.locator(".sl-play").inner_text()
 
@@ -242,22 +242,6 @@ def test_a_lesson_has_its_iteration_again_after_a_look_at_another_place(there):
         page.locator(f"[data-place={place}]").click()
         page.locator("[data-place=lessons]").click()
         assert page.locator(".sl-stage .sl-board").is_visible(), place
-
-
-def test_nothing_is_wider_than_a_phone(visit, page_url):
-    page = learn_tab(visit(f"{page_url}?learn=play&run=first", **PHONE))
-    page.locator("#sl-start").tap()
-    for _ in range(6):
-        page.locator("[data-key=on]").tap()
-    for place in ("play", "lessons", "steps", "whatif", "words"):
-        page.locator(f"[data-place={place}]").tap()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, place
-    page.locator("[data-place=lessons]").tap()
-    page.locator(".sl-cards .sl-main").first.tap()
-    for _ in range(2):
-        page.locator(".sl-turn .sl-main").tap()
-        page.wait_for_timeout(100)
-        assert 0 <= page.locator(".sl-lesson-text h2").bounding_box()["y"] < 844  # a step begins at its title
 
 
 def test_axe_finds_nothing_serious_in_what_a_lesson_s_file_lacks_the_shelf_and_the_choice_of_a_run(there):

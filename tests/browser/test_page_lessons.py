@@ -14,7 +14,7 @@ from viz.player.payload import run_payload
 from viz.store import RunStore
 
 from .conftest import LEARN, learn_tab
-from .opening import PHONE, wait_until
+from .opening import PHONE, reload, wait_until
 from .pointing import download, open_text, serious_light_or_dark
 
 
@@ -56,15 +56,17 @@ def test_a_lesson_of_several_runs_is_walked_on_the_page(there):
     assert "done" in page.locator(".sl-cards .sl-card", has_text=lesson["title"]).inner_text()
 
 
-def test_a_reload_opens_what_was_on_screen(visit, page_url):
-    page, title = learn_tab(visit(f"{page_url}?lesson=ten-steps&step=2")), ".sl-lesson-text h2"
+def test_a_reload_opens_what_was_on_screen(there):
+    page, title = there("?lesson=ten-steps&step=2"), ".sl-lesson-text h2"
     page.locator(".sl-turn .sl-main").click()
     shown = page.locator(title).inner_text()
-    page.reload()
+    reload(page)
     expect(learn_tab(page).locator(title)).to_have_text(shown)
     page.get_by_role("tab", name="Race").click()
-    page.reload()
+    reload(page)
     expect(page.get_by_role("tab", name="Race")).to_have_attribute("aria-selected", "true")
+    page.get_by_role("tab", name="Learn").click()
+    learn_tab(page)
 
 
 def test_a_lesson_says_when_another_iteration_is_on_screen_than_the_one_it_is_about(there):

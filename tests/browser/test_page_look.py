@@ -6,14 +6,15 @@ from tests.evaluations import make_drafts, make_papers
 from viz.player.names import lane_name
 from viz.reports.report import report_of
 
+from .conftest import LEARN, learn_tab
 from .opening import PHONE
-from .pointing import ready, serious
+from .pointing import ready, serious, serious_contrast, settled
 
 DARK = {"color_scheme": "dark"}
 
 
 def with_plots(page):
-    expect(page.locator("#race .sd-strip").first).to_be_visible()
+    ready(page)
     page.locator(".sp-plots").scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2")
     return page
@@ -28,7 +29,7 @@ def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(share
     assert page.evaluate(colour) == ink
     page.evaluate("document.body.classList.remove('dark')")
     page.wait_for_function(f"{colour} !== '{ink}'")
-    assert serious(page, "#race", "color-contrast") == []  # only colours differ
+    assert serious_contrast(page, "#race") == []  # only colours differ
     page.evaluate("document.body.classList.add('dark')")
 
 
@@ -44,7 +45,9 @@ def test_keyboard_only_a_visitor_reaches_run_and_the_player(shared_page, page_ur
 
 
 def test_on_a_phone_axe_finds_nothing_serious_and_nothing_scrolls_sideways(shared_page, page_url):
-    page = with_plots(shared_page(page_url, **PHONE))
+    page = shared_page(page_url, **PHONE)
+    page.get_by_role("tab", name="Race").tap()
+    with_plots(page)
     assert serious(page, "#race") == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('.sd-strips').getBoundingClientRect().bottom + scrollY") < 844
@@ -55,6 +58,24 @@ def test_on_a_phone_axe_finds_nothing_serious_and_nothing_scrolls_sideways(share
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".sd-text:visible").count() == 1  # one text at a time
+
+
+def test_on_a_phone_nothing_in_the_learn_tab_is_wider(shared_page, page_url):
+    page = shared_page(page_url, **PHONE)
+    page.get_by_role("tab", name="Learn").tap()
+    learn_tab(page).evaluate(f"{LEARN}.follow('?learn=play&run=first')")
+    page.locator("#sl-start").tap()
+    for _ in range(6):
+        page.locator("[data-key=on]").tap()
+    for place in ("play", "lessons", "steps", "whatif", "words"):
+        page.locator(f"[data-place={place}]").tap()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, place
+    page.locator("[data-place=lessons]").tap()
+    page.locator(".sl-cards .sl-main").first.tap()
+    for _ in range(2):
+        page.locator(".sl-turn .sl-main").tap()
+        settled(page)
+        assert 0 <= page.locator(".sl-lesson-text h2").bounding_box()["y"] < 844  # a step begins at its title
 
 
 def show_report(page, job: str, content: dict) -> None:

@@ -9,6 +9,7 @@ from decoding.records.run_file import run_from_json
 from tests.runs import make_run
 
 from .conftest import LEARN
+from .opening import reload
 from .pointing import RACE, download, explain, open_text, ready, run_box
 
 
@@ -114,7 +115,7 @@ def test_a_reload_shows_the_run_again_and_says_that_it_ended(page, scripted):
     answers = "**/gradio_api/run/predict**"  # of the server, which fill in the form
     waiting = []
     page.route(answers, lambda route: waiting.append(route))
-    page.reload()
+    reload(page)
     expect(page.locator(".sp-status")).to_contain_text("The timings made by then are shown.")
     expect(page.locator(".sd-sentence")).to_contain_text("(1 of 3 timings)")
     scripted[1].go_on.set()
@@ -126,13 +127,13 @@ def test_a_reload_shows_the_run_again_and_says_that_it_ended(page, scripted):
     again.click()
     expect(page.locator(".sd-place")).to_contain_text("· 3 timings")
     expect(page.locator("#stop")).to_be_hidden()  # the news that it has ended may come after its last timing
-    page.reload()
+    reload(page)
     expect(page.locator(".sd-prompt").first).to_contain_text("def f(x):")
     expect(page.locator(".sd-place")).to_contain_text("· 3 timings")
     expect(page.locator(".sp-status")).to_be_hidden()
     run_box(page, "endless")
     expect(page.locator(".sd-text").first).to_contain_text("endless")
-    page.reload()  # before its first timing: the last run that has one is shown
+    reload(page)  # before its first timing: the last run that has one is shown
     expect(page.locator(".sp-status")).to_have_text(
         re.compile("ended when this page was left or reloaded.Start again$")
     )

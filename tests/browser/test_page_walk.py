@@ -21,7 +21,6 @@ from .pointing import (
     point_at,
     ready,
     run_box,
-    settled,
     stand_still,
     unfold,
 )
@@ -292,20 +291,6 @@ def test_what_was_missed_is_fetched_again(page):
     page.wait_for_function("window.repairs > 0")
     finished(page)
     assert page.locator(".sp-fault").count() == 0
-
-
-def test_a_link_opens_a_recording_at_its_moment_and_plotly_comes_when_it_is_needed(visit, page_url):
-    page = visit(f"{page_url}?run=hostile&t=0.2")  # it stands still: plots also come when the replay ends
-    expect(page.locator(".sd-text:visible").first).to_contain_text("<script>")
-    expect(page.locator(".sd-clock").first).to_have_text("0.20 s")
-    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^<script>"))  # and its settings
-    expect(page.locator("#max-new-tokens input")).to_have_value("88")
-    expect(page.get_by_role("button", name="Play (space)")).to_be_visible()
-    settled(page)
-    assert [url for url in page.asked if "plotly" in url] == []
-    page.locator(".sp-plots").scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2")
-    assert [url for url in page.asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
 
 
 def test_keys_move_the_player_that_is_on_screen(page):

@@ -10,7 +10,7 @@ from decoding.analysis.run_costs import run_costs
 from decoding.records.proposal import depths_of, path_to
 from decoding.records.run_file import to_plain
 from decoding.records.text import whole_text
-from tests.browser.opening import PHONE, hear_events, lane_text, live_events, open_export, stop_at, wait_until
+from tests.browser.opening import PHONE, hear_events, lane_text, live_events, stop_at, wait_until
 from tests.browser.pointing import serious_light_or_dark
 from tests.toy import ToyPair, quick_run
 from viz.export import export_lesson
@@ -34,10 +34,9 @@ def branching(run) -> int:
 
 
 @pytest.fixture
-def page(browser, shared, tmp_path, run):
+def page(exported, run):
     """The run's export at its end."""
-    page = shared("export", lambda: open_export(browser, tmp_path, run))
-    page.mouse.move(2, 2)
+    page = exported(run)
     page.evaluate("player.load(player.payload)")
     stop_at(page, 1)
     return page
