@@ -11,8 +11,7 @@ from tests.page_server import LANES, page_at, write_recordings
 from tests.runs import make_run
 from viz.player.payload import run_payload
 
-from .opening import WAIT, blank_page, faults, leave, open_export, open_file, open_page
-from .pointing import result_of
+from .opening import WAIT, blank_page, faults, leave, open_export, open_file, open_page, result_of
 
 STAYING = ("page", "export")
 LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"

@@ -1,5 +1,6 @@
 """Pages as visitors open them, watched for errors and requests to other hosts; exported runs for the player's tests."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,15 @@ def _elsewhere(page) -> list[str]:
     return [url for url in page.asked if url.startswith("http") and urlsplit(url).netloc != home]
 
 
+def result_of(page, function: str, value: Any) -> Any:
+    """What the JavaScript ``function`` makes of ``value``. Both travel as text, since Playwright would wrap each number
+    of large ones.
+    """
+    return json.loads(
+        page.evaluate(f"text => JSON.stringify(({function})(JSON.parse(text)) ?? null)", json.dumps(value))
+    )
+
+
 # -- exported runs
 
 
@@ -158,7 +168,7 @@ def live_events(run: Run) -> list[dict[str, Any]]:
 
 
 def hear_events(page, events: list[dict[str, Any]]) -> None:
-    page.evaluate("events => events.forEach((event) => player.hear(event))", events)
+    result_of(page, "events => events.forEach((event) => player.hear(event))", events)
 
 
 def lane_text(page, lane: int) -> str:

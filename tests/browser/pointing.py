@@ -1,6 +1,5 @@
 """What the browser tests do with a page: fill in its form, take and open runs, point at a token, ask axe."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -27,15 +26,6 @@ def fill(field: Locator, value: object) -> None:
     if field.input_value() != str(value):  # Gradio drew the field between the selecting and the typing
         field.fill(str(value))
     field.blur()
-
-
-def result_of(page: Page, function: str, value: Any) -> Any:
-    """What the JavaScript ``function`` makes of ``value``. Both travel as text, since Playwright would wrap each number
-    of large ones.
-    """
-    return json.loads(
-        page.evaluate(f"text => JSON.stringify(({function})(JSON.parse(text)) ?? null)", json.dumps(value))
-    )
 
 
 def run_box(page: Page, prompt: str, tokens: float = 30) -> None:

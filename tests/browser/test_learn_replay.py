@@ -20,7 +20,7 @@ from viz.player.names import lane_name
 from viz.player.payload import run_payload
 from viz.player.payload import tuned as page_tuned
 
-from .pointing import result_of
+from .opening import result_of
 
 LANES_RUN = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6")
 ITERATIONS = "lane.iterations.map((it) => [it.start, it.drafted, it.accepted])"
@@ -122,17 +122,16 @@ def test_a_run_slower_than_the_example_before_it_says_why_from_both(page):
     easy, hard = make_run(match=0.95, c=0.05), make_run(match=0.5, c=0.4, seed=1)
     both = [run_payload(hard), run_payload(easy)]
     models = "const [here, there] = both.map((one) => new SpeculoscopeLearn.RunModel(one))"
-    sentence, none = page.evaluate(
-        f"both => {{ {models}; return [here.whySlower(there), there.whySlower(here)]; }}", both
-    )
+    of_both = "[here.whySlower(there), there.whySlower(here)]"
+    sentence, none = result_of(page, f"both => {{ {models}; return {of_both}; }}", both)
     matched = [f"{100 * metrics.match_rate(run.chains['shallow']):.0f}%" for run in (hard, easy)]
     assert f"the draft matches {matched[0]} of the text, there {matched[1]}" in sentence
     assert "a guess costs" in sentence and "checking six" not in sentence  # that is alike in both
     assert none == "" and "on another machine" not in sentence
     doubtful = "here.doubtful = true; return here.whySlower(there)"
-    assert page.evaluate(f"both => {{ {models}; {doubtful}; }}", both) == ""
+    assert result_of(page, f"both => {{ {models}; {doubtful}; }}", both) == ""
     both[1]["badge"]["place"] = "Another processor"
-    elsewhere = page.evaluate(f"both => {{ {models}; return here.whySlower(there); }}", both)
+    elsewhere = result_of(page, f"both => {{ {models}; return here.whySlower(there); }}", both)
     assert "×, on another machine or in another number format)" in elsewhere
 
 
@@ -232,27 +231,25 @@ def packed(data: bytes) -> str:
 @pytest.mark.parametrize(
     ("fragment", "sentence"),
     [
-        (packed(b"0" * 30_000_000), "larger than a link may hold"),  # a bomb: 40 kB that unpack to 30 MB
-        ("A" * 10_000_000, "larger than a link may hold"),
-        (packed(b"text")[:-2], "cut or changed"),
-        ("AAAA", "cut or changed"),
+        (f"'{packed(b'0' * 30_000_000)}'", "larger than a link may hold"),  # a bomb: 40 kB that unpack to 30 MB
+        ("'A'.repeat(1e7)", "larger than a link may hold"),
+        (f"'{packed(b'text')[:-2]}'", "cut or changed"),
+        ("'AAAA'", "cut or changed"),
     ],
     ids=["bomb", "long", "cut", "nonsense"],
 )
 def test_a_run_in_a_link_is_unpacked_within_limits(page, fragment, sentence):
-    said = page.evaluate("packed => SpeculoscopeLearn.unpackRun(packed).catch((error) => error.message)", fragment)
+    said = page.evaluate(f"SpeculoscopeLearn.unpackRun({fragment}).catch((error) => error.message)")
     assert sentence in said
 
 
 def write(page, source: str, case: dict):
-    return page.evaluate(
-        """([source, { chain, costs, ending }]) => {
-          const { Replay, simulate, Written } = SpeculoscopeLearn;
-          try { return simulate(new Replay(chain), costs, new Written(source), ending).iterations; }
-          catch (error) { return String(error.message); }
-        }""",
-        [source, case],
-    )
+    simulated = """([source, { chain, costs, ending }]) => {
+      const { Replay, simulate, Written } = SpeculoscopeLearn;
+      try { return simulate(new Replay(chain), costs, new Written(source), ending).iterations; }
+      catch (error) { return String(error.message); }
+    }"""
+    return result_of(page, simulated, [source, case])
 
 
 @pytest.mark.parametrize(

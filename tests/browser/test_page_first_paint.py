@@ -9,8 +9,7 @@ from playwright.sync_api import expect
 
 from tests.fakes import fake_pair
 from tests.page_fakes import ScriptedBackend
-from tests.page_server import LANES, first_run, page_at, write_recordings
-from tests.runs import make_run
+from tests.page_server import page_at, write_recordings
 
 from .opening import await_gradio, let_gradio_begin, open_held, prepare, reload
 from .pointing import fill, finished, run_box, settled, unfold
@@ -64,20 +63,6 @@ def test_without_a_recording_the_page_starts_without_a_cover(visit, tmp_path):
         page = visit(url)
         expect(page.locator(".sp-status")).to_contain_text(["press Run to make one"])
         assert page.locator(".sp-early").count() == 0
-
-
-def test_a_link_to_a_pair_opens_that_pairs_first_example_and_no_other_before(visit, tmp_path):
-    run = make_run(identifier="second", lanes=LANES, prompt="what the toy pair writes")
-    of_toy = replace(run, settings=replace(run.settings, pair="toy"), pair=replace(run.pair, name="toy"))
-    with page_at(ScriptedBackend(), write_recordings(tmp_path, first_run(), of_toy)) as url:
-        page = visit(f"{url}?pair=toy&max_new_tokens=33", gradio=False)
-        settled(page)
-        assert page.locator(".sp-early").count() == 0
-        let_gradio_begin(page)
-        expect(page.locator("#prompt textarea")).to_have_value(run.settings.prompt)
-        expect(page.locator(".sd-prompt").first).to_contain_text(run.settings.prompt)
-        expect(page.locator("#max-new-tokens input")).to_have_value("33")
-        expect(page.get_by_label("Examples")).to_have_value(run.settings.prompt)  # its title
 
 
 @pytest.fixture

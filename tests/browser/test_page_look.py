@@ -7,7 +7,7 @@ from viz.player.names import lane_name
 from viz.reports.report import report_of
 
 from .conftest import LEARN, learn_tab
-from .opening import PHONE
+from .opening import PHONE, result_of
 from .pointing import ready, serious, serious_contrast, settled
 
 DARK = {"color_scheme": "dark"}
@@ -79,11 +79,9 @@ def test_on_a_phone_nothing_in_the_learn_tab_is_wider(shared_page, page_url):
 
 
 def show_report(page, job: str, content: dict) -> None:
-    page.evaluate(
-        """([job, report]) => [...document.querySelectorAll(`#report-${job}, #report-${job} *`)]
-           .find((node) => node.speculoscope).speculoscope.show(report)""",
-        [job, content],
-    )
+    show = f"""(report) => [...document.querySelectorAll('#report-{job}, #report-{job} *')]
+      .find((node) => node.speculoscope).speculoscope.show(report)"""
+    result_of(page, show, content)
 
 
 TOO_WIDE = """[...document.querySelectorAll('#report-evaluate .sp-tabled')]

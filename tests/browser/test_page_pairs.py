@@ -9,13 +9,16 @@ from playwright.sync_api import expect
 
 from decoding.pictures.photo import START
 from decoding.records.request import CompareRequest
+from decoding.records.trace import Run
 from tests.fakes import fake_pair
 from tests.page_fakes import ScriptedBackend
-from tests.page_server import page_at, write_recordings
+from tests.page_server import LANES, first_run, page_at, write_recordings
+from tests.runs import make_run
 from tests.waiting import wait_until
 from viz.picture_form import SCENES
 
-from .pointing import fill, ready, unfold
+from .opening import let_gradio_begin
+from .pointing import fill, ready, settled, unfold
 
 
 class Pairs(ScriptedBackend):
@@ -33,8 +36,13 @@ def backend():
 
 @pytest.fixture(scope="module")
 def url(backend, tmp_path_factory):
-    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
+    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"), first_run(), run_of_toy())) as url:
         yield url
+
+
+def run_of_toy() -> Run:
+    run = make_run(identifier="second", lanes=LANES, prompt="what the toy pair writes")
+    return replace(run, settings=replace(run.settings, pair="toy"), pair=replace(run.pair, name="toy"))
 
 
 @pytest.fixture
@@ -94,6 +102,17 @@ def test_what_a_run_asks_for_is_what_the_form_shows(page, backend, switch, syste
     asked = asked_for(page, backend)
     assert (asked.prompt, asked.pair, asked.chat, asked.system) == ("What is <|im_end|>?", "talks", chat, system)
     assert asked.max_new_tokens == 21
+
+
+def test_a_link_to_a_pair_opens_that_pairs_first_example_and_no_other_before(visit, url):
+    page, prompt = visit(f"{url}?pair=toy&max_new_tokens=33", gradio=False), run_of_toy().settings.prompt
+    settled(page)
+    assert page.locator(".sp-early").count() == 0
+    let_gradio_begin(page)
+    expect(page.locator("#prompt textarea")).to_have_value(prompt)
+    expect(page.locator(".sd-prompt").first).to_contain_text(prompt)
+    expect(page.locator("#max-new-tokens input")).to_have_value("33")
+    expect(page.get_by_label("Examples")).to_have_value(prompt)  # its title
 
 
 def test_a_scene_is_picked_typed_rearranged_and_asked_about(page, backend):

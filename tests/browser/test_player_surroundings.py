@@ -92,7 +92,8 @@ def test_hostile_texts_are_shown_and_never_run(opened):
     assert whole_text(run.lanes[1].output, run.vocab) == lane_text(page, 1)
     assert "<script>window.hacked=1</script>" in page.locator(".sd-col:visible .sd-prompt").first.inner_text()
     page.evaluate("""async () => {
-      for (const token of player.lanes[1].tokens) await player.showToken(player.tokenOf(token.node)); }""")
+      const byText = new Map(player.lanes[1].tokens.map((token) => [token.text, token]));
+      for (const token of byText.values()) await player.showToken(player.tokenOf(token.node)); }""")
     assert page.locator(".sd-pop").is_visible()
     assert "<svg/onload=window.hacked=1>" in page.locator("#appendix").inner_text()
     hear_events(page, live_events(run))
