@@ -6,7 +6,7 @@ from decoding.analysis.metrics import speedup
 from decoding.records.text import whole_text
 from decoding.records.trace import TokenText
 from tests.browser.opening import PHONE, hear_events, lane_text, live_events, stop_at, wait_until
-from tests.browser.pointing import serious, serious_light_or_dark
+from tests.browser.pointing import serious_light_or_dark
 from tests.page_server import LANES
 from tests.runs import make_run
 from viz.player.names import lane_name
@@ -161,8 +161,7 @@ def test_axe_finds_nothing_serious_light_or_dark(opened, size):
     stop_at(page, 0.7)
     for summary in page.locator("summary").all():
         summary.click()
-    find = serious if size else serious_light_or_dark  # a phone has the same colours
-    assert find(page) == []
+    assert serious_light_or_dark(page) == []
 
 
 STOPS = """() => [...document.querySelectorAll('.speculoscope :is(button, input, select, summary, [tabindex])')].filter(
