@@ -7,8 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.page_fakes import ScriptedBackend
-from tests.page_server import LANES, page_at, write_recordings
-from tests.runs import make_run
+from tests.page_server import page_at, write_recordings
 from viz.player.payload import run_payload
 
 from .opening import WAIT, blank_page, faults, leave, open_export, open_file, open_page, result_of
@@ -52,7 +51,7 @@ def close_all(tabs: dict[Any, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def new_visitors(tabs) -> Iterator[None]:
-    """Each file begins with new visitors; what others left open would take a tenth of a processor."""
+    """Each file begins with new visitors; a page that stays open takes a tenth of a processor."""
     yield
     for page in tabs.values():
         leave(page)
@@ -91,11 +90,7 @@ def visit(tab) -> Callable[..., Any]:
 
 @pytest.fixture
 def shared_page(tab) -> Callable[..., Any]:
-    """shared_page(url, **context options): the page of a visitor who stays for the tests of a file.
-
-    To build Gradio's page takes seconds of processor time, so tests that can begin on a page that another one has used
-    share it.
-    """
+    """shared_page(url, **context options): the page of a visitor who stays, for tests that need no fresh page."""
 
     def stay(url: str, **options: Any):
         page = tab("page", **options)
@@ -119,27 +114,18 @@ def opened(tab, tmp_path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def exported(tab, tmp_path) -> Callable[..., Any]:
-    """exported(run, **context options): the page of the run's export, which stays for the tests of a file."""
-
-    def stay(run, **options: Any):
-        page = tab("export", **options)
-        page.mouse.move(2, 2)
-        return page if page.home else open_export(page, tmp_path, run)
-
-    return stay
-
-
-@pytest.fixture
-def shown(exported) -> Iterator[Callable[..., Any]]:
+def shown(tab, tmp_path) -> Iterator[Callable[..., Any]]:
     """shown(run, **context options): an exported page that stays, its player begun anew with ``run``."""
     pages = []
 
     def show(run, **options: Any):
-        page = exported(make_run(lanes=LANES), **options)
-        pages.append(page)
+        page = tab("export", **options)
+        if not page.home:
+            open_export(page, tmp_path, run)
+        page.mouse.move(2, 2)
         load = "payload => { player.setFinalOnly(false); player.load(payload); scrollTo(0, 0); }"
         result_of(page, load, run_payload(run, origin="recorded"))
+        pages.append(page)
         return page
 
     yield show

@@ -14,9 +14,10 @@ TRIES = 15
 
 
 def ready(page: Page) -> Page:
-    """``page`` once strips and form are there: the form comes after the strips of the first paint."""
+    """``page``, standing still, once strips and form are there: the form comes after the strips of the first paint."""
     page.locator("#race .sd-strip").first.wait_for()
     page.locator("#run").wait_for()
+    stand_still(page)
     return page
 
 

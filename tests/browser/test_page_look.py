@@ -1,5 +1,6 @@
 """How the page behaves in other windows: axe, a phone, dark, keyboard only."""
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.evaluations import make_drafts, make_papers
@@ -8,20 +9,33 @@ from viz.reports.report import report_of
 
 from .conftest import LEARN, learn_tab
 from .opening import PHONE, result_of
-from .pointing import ready, serious, serious_contrast, settled
+from .pointing import serious, serious_contrast, settled, stand_still
 
 DARK = {"color_scheme": "dark"}
 
 
+@pytest.fixture
+def race(shared_page, page_url):
+    """race(**context options): the page of a visitor who stays, at the Race tab."""
+
+    def go(**options):
+        page = shared_page(page_url, **options)
+        page.get_by_role("tab", name="Race").click()
+        page.locator("#race .sd-strip").first.wait_for()
+        stand_still(page)
+        return page
+
+    return go
+
+
 def with_plots(page):
-    ready(page)
     page.locator(".sp-plots").scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2")
     return page
 
 
-def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(shared_page, page_url):
-    page = with_plots(shared_page(page_url, **DARK))
+def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(race):
+    page = with_plots(race(**DARK))
     expect(page.locator("body.dark")).to_be_attached()
     assert serious(page, "#race") == []
     ink = page.evaluate("getComputedStyle(document.querySelector('.sp-canvas')).getPropertyValue('--sd-mute').trim()")
@@ -33,8 +47,8 @@ def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(share
     page.evaluate("document.body.classList.add('dark')")
 
 
-def test_keyboard_only_a_visitor_reaches_run_and_the_player(shared_page, page_url):
-    page = ready(shared_page(page_url, **DARK))
+def test_keyboard_only_a_visitor_reaches_run_and_the_player(race):
+    page = race(**DARK)
     page.locator("#prompt textarea").focus()
     focused = "(() => { const n = document.activeElement; return n.id || n.className || n.closest('[id]')?.id })()"
     reached = ""
@@ -46,10 +60,8 @@ def test_keyboard_only_a_visitor_reaches_run_and_the_player(shared_page, page_ur
     raise AssertionError(f"Tab leads only to {reached}")
 
 
-def test_on_a_phone_axe_finds_nothing_serious_and_nothing_scrolls_sideways(shared_page, page_url):
-    page = shared_page(page_url, **PHONE)
-    page.get_by_role("tab", name="Race").tap()
-    with_plots(page)
+def test_on_a_phone_axe_finds_nothing_serious_and_nothing_scrolls_sideways(race):
+    page = with_plots(race(**PHONE))
     assert serious(page, "#race") == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('.sd-strips').getBoundingClientRect().bottom + scrollY") < 844
@@ -62,8 +74,8 @@ def test_on_a_phone_axe_finds_nothing_serious_and_nothing_scrolls_sideways(share
     assert page.locator(".sd-text:visible").count() == 1  # one text at a time
 
 
-def test_on_a_phone_nothing_in_the_learn_tab_is_wider(shared_page, page_url):
-    page = shared_page(page_url, **PHONE)
+def test_on_a_phone_nothing_in_the_learn_tab_is_wider(race):
+    page = race(**PHONE)
     page.get_by_role("tab", name="Learn").tap()
     learn_tab(page).evaluate(f"{LEARN}.follow('?learn=play&run=first')")
     page.locator("#sl-start").tap()
@@ -108,8 +120,8 @@ def open_folds(page, job: str) -> None:
     page.evaluate(f"document.querySelectorAll('#report-{job} .sp-fold').forEach((fold) => {{ fold.open = true; }})")
 
 
-def test_reports_fit_a_phone_axe_finds_nothing_serious_and_their_words_explain_themselves(shared_page, page_url):
-    page = shared_page(page_url, **PHONE)
+def test_reports_fit_a_phone_axe_finds_nothing_serious_and_their_words_explain_themselves(race):
+    page = race(**PHONE)
     page.set_viewport_size({"width": 360, "height": 780})
     reports = {"evaluate": report_of(make_papers(OF_PAPERS)), "drafts": report_of(make_drafts())}
     for tab, (job, report) in zip(("Evaluation", "Drafts"), reports.items()):
@@ -131,8 +143,8 @@ def test_reports_fit_a_phone_axe_finds_nothing_serious_and_their_words_explain_t
         expect(page.get_by_role("tab", name=tab)).to_be_in_viewport()
 
 
-def test_the_tables_of_a_report_sort_by_their_numbers(shared_page, page_url):
-    page = shared_page(page_url, **DARK)
+def test_the_tables_of_a_report_sort_by_their_numbers(race):
+    page = race(**DARK)
     page.get_by_role("tab", name="Evaluation").click()
     expect(page.locator("#report-evaluate .sp-status")).to_contain_text("No results are shipped")
     result = make_papers(OF_PAPERS)

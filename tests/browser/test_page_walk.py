@@ -59,7 +59,6 @@ def choose_the_first_example(page) -> None:
 
 def test_a_recorded_run_is_there_before_anything_was_asked_for(shared_page, page_url):
     page = ready(shared_page(page_url))
-    stand_still(page)
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
     expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 88 tokens")
     expect(page.locator("h1")).to_have_text("Speculoscope")

@@ -34,10 +34,9 @@ def branching(run) -> int:
 
 
 @pytest.fixture
-def page(exported, run):
+def page(shown, run):
     """The run's export at its end."""
-    page = exported(run)
-    page.evaluate("player.load(player.payload)")
+    page = shown(run)
     stop_at(page, 1)
     return page
 
