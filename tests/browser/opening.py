@@ -38,11 +38,12 @@ def blank_page(browser, **options: Any):
 
 def leave(page) -> None:
     if page.home:
-        page.goto("about:blank")
-        begin_at(page, "")
+        begin_at(page, "about:blank", home="")
 
 
-def begin_at(page, home: str) -> None:
+def begin_at(page, url: str, home: str) -> None:
+    """``page`` at ``url``, with nothing to report yet."""
+    page.goto(url)
     page.home = home
     page.errors.clear()
     page.asked.clear()
@@ -52,9 +53,8 @@ def prepare(page, url: str, seen: bool = True) -> None:
     """``page`` as the tab of somebody whose browser has kept nothing of ``url``, but that it was ``seen``."""
     page.unroute_all()
     page.set_viewport_size(page.size)
-    page.goto(urljoin(url, "robots.txt"))  # a small one of the same origin
+    begin_at(page, urljoin(url, "robots.txt"), home=url)  # a small one of the same origin
     page.evaluate(f"localStorage.clear(); sessionStorage.clear(); {SEEN if seen else ''}")
-    begin_at(page, url)
 
 
 def open_page(page, url: str, gradio: bool = True):
