@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.fakes import fake_pair
 from tests.page_fakes import ScriptedBackend
-from tests.page_server import page_at, write_recordings
+from tests.page_server import first_run, page_at, write_recordings
 
 from .opening import await_gradio, let_gradio_begin, open_held, prepare, reload
 from .pointing import fill, finished, run_box, settled, unfold
@@ -36,6 +36,10 @@ def test_the_race_tab_takes_the_playing_player_over_where_it_stands(visit, page_
     page.wait_for_function("document.querySelector('#run')")
     page.wait_for_function(STILL_AT, arg=before)  # Gradio may still be laying out what stands above it
     expect(page.get_by_role("button", name="Run file (JSON)")).to_be_enabled()
+    expect(page.locator("h1")).to_have_text("Speculoscope")
+    expect(page.locator("#prompt textarea")).to_have_value(first_run().settings.prompt)
+    tops = [text.bounding_box()["y"] for text in page.locator(".sd-text:visible").all()[:3]]
+    assert max(tops) + 40 < 800  # strips and the tops of three texts without scrolling
 
 
 def test_a_link_to_a_run_waits_for_that_run_and_opens_it_at_its_moment(visit, page_url):

@@ -57,16 +57,6 @@ def choose_the_first_example(page) -> None:
         page.remove_listener(event, listener)
 
 
-def test_a_recorded_run_is_there_before_anything_was_asked_for(shared_page, page_url):
-    page = ready(shared_page(page_url))
-    expect(page.locator(".sd-badge")).to_contain_text("recorded")
-    expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 88 tokens")
-    expect(page.locator("h1")).to_have_text("Speculoscope")
-    assert page.locator("#prompt textarea").input_value() == first_run().settings.prompt
-    tops = [text.bounding_box()["y"] for text in page.locator(".sd-text:visible").all()[:3]]
-    assert max(tops) + 40 < 800  # strips and the tops of three texts without scrolling
-
-
 def test_command_and_link_are_of_the_run_on_screen(page):
     page.get_by_role("button", name="Copy as command").click()
     expect(page.get_by_label("Command")).to_have_value(re.compile("python -m decoding compare"))

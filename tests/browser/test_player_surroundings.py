@@ -114,8 +114,8 @@ def test_reduced_motion_starts_at_the_end_and_stands_still(opened):
     assert page.evaluate("[player.playing, player.t === player.total]") == [False, True]
 
 
-def test_strips_and_the_tops_of_three_texts_fit_a_laptop(opened):
-    page = opened(make_run(lanes=LANES))
+def test_strips_and_the_tops_of_three_texts_fit_a_laptop(shown):
+    page = shown(make_run(lanes=LANES))
     tops = [box.bounding_box()["y"] for box in page.locator(".sd-text:visible").all()]
     assert len(tops) == 3 and max(tops) < 560
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
