@@ -1,7 +1,6 @@
 """What the browser tests do with a page: fill in its form, take and open runs, point at a token, ask axe."""
 
 from collections.abc import Callable
-from typing import Any
 
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Locator, Page, expect
@@ -118,42 +117,12 @@ def pictures_had_their_turn(page: Page) -> None:
     settled(page)
 
 
-CONTRAST = "color-contrast"
-MARK_ALIKE = """(scope) => {
-  const STYLES = ["color", "backgroundColor", "backgroundImage", "opacity", "fontSize", "fontWeight", "textShadow"];
-  const kinds = new Map([[null, ""]]);
-  const kindOf = (node) => {
-    if (!kinds.has(node)) {
-      const style = getComputedStyle(node);
-      kinds.set(node, [kindOf(node.parentElement), ...STYLES.map((name) => style[name])].join());
-    }
-    return kinds.get(node);
-  };
-  const isText = (node) => !node.childElementCount && node.textContent.trim() && node.checkVisibility();
-  document.querySelectorAll("[data-alike]").forEach((node) => node.removeAttribute("data-alike"));
-  const texts = [...document.querySelectorAll(`${scope} *`)].filter(isText);
-  for (const alike of Map.groupBy(texts, kindOf).values())
-    alike.slice(1, -1).forEach((node) => node.setAttribute("data-alike", ""));
-}"""
-
-
-def serious(page: Page, scope: str = "html") -> list[str]:
-    """What axe finds of serious or critical impact within ``scope``, a selector."""
-    found = ask_axe(page, {"include": [scope]}, {"rules": {CONTRAST: {"enabled": False}}})
-    return found + serious_contrast(page, scope)
-
-
-def serious_contrast(page: Page, scope: str = "html") -> list[str]:
-    """As ``serious``, of contrast alone, which takes most of its time: of texts that look alike, the first and last."""
-    page.evaluate(MARK_ALIKE, scope)
-    return ask_axe(page, {"include": [scope], "exclude": ["[data-alike]"]}, {"runOnly": [CONTRAST]})
-
-
-def ask_axe(page: Page, context: dict[str, list[str]], options: dict[str, Any]) -> list[str]:
+def serious(page: Page, scope: str | None = None, *rules: str) -> list[str]:
+    """What axe finds of serious or critical impact: everywhere, or within ``scope``, a selector; by ``rules`` alone."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE_SCRIPT)
-    ask = "([context, options]) => axe.run(context, { resultTypes: ['violations'], ...options })"
-    found = page.evaluate(ask, [context, options])["violations"]
+    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    found = page.evaluate("([scope, options]) => axe.run(scope ?? document, options)", [scope, options])["violations"]
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in found if one["impact"] in ("serious", "critical")
     ]
@@ -164,4 +133,4 @@ def serious_light_or_dark(page: Page) -> list[str]:
     page.emulate_media(color_scheme="light")
     found = serious(page)
     page.emulate_media(color_scheme="dark")
-    return found + serious_contrast(page)
+    return found + serious(page, None, "color-contrast")

@@ -167,10 +167,10 @@ def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_r
 def test_a_reload_fills_in_the_form_of_its_own_tab_and_a_new_tab_that_of_the_last_one(visit, page_url):
     def change(page, text: str) -> None:
         settled(page)
-        before = page.evaluate("localStorage.getItem('speculoscope-settings')")
+        before = page.evaluate("localStorage.getItem('speculoscope-form-race')")
         fill(page.locator("#prompt textarea"), text)
         page.wait_for_function("text => sessionStorage.getItem('speculoscope-form-race')?.includes(text)", arg=text)
-        page.wait_for_function("before => localStorage.getItem('speculoscope-settings') !== before", arg=before)
+        page.wait_for_function("before => localStorage.getItem('speculoscope-form-race') !== before", arg=before)
 
     page = visit(page_url)
     change(page, "the first tab's")

@@ -9,7 +9,7 @@ from viz.reports.report import report_of
 
 from .conftest import LEARN, learn_tab
 from .opening import PHONE, result_of
-from .pointing import serious, serious_contrast, settled, stand_still
+from .pointing import serious, settled, stand_still
 
 DARK = {"color_scheme": "dark"}
 
@@ -43,7 +43,7 @@ def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(race)
     assert page.evaluate(colour) == ink
     page.evaluate("document.body.classList.remove('dark')")
     page.wait_for_function(f"{colour} !== '{ink}'")
-    assert serious_contrast(page, "#race") == []  # only colours differ
+    assert serious(page, "#race", "color-contrast") == []  # only colours differ
     page.evaluate("document.body.classList.add('dark')")
 
 
