@@ -13,4 +13,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 from .cpu import imitate
 
-imitate()
+try:
+    imitate()
+except ValueError as error:  # a sentence for whoever set the variable
+    raise SystemExit(str(error)) from error

@@ -1,5 +1,7 @@
 """A number format is one file, found everywhere; which one a model runs in is measured on the machine at hand."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -236,6 +238,8 @@ def test_an_imitated_cpu_is_another_machine(monkeypatch):
     monkeypatch.setenv(cpu.IMITATED, "vax")
     with pytest.raises(ValueError, match="must be one of avx2, avx512, plain, not vax"):
         cpu.imitated()
+    ended = subprocess.run([sys.executable, "-c", "import decoding"], capture_output=True, text=True)
+    assert ended.returncode == 1 and ended.stderr.startswith("SPECULOSCOPE_CPU must be one of")
 
 
 @pytest.mark.parametrize(

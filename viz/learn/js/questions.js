@@ -53,7 +53,7 @@ export class Question {
     this.list.replaceChildren(...this.answers.map((answer, i) => {
       const chosen = this.chosen === answer.text, judged = this.chosen != null && (chosen || answer.right);
       const node = keyed(i, button("", () => this.choose(answer.text), { cls: `sl-answer${judged ? (answer.right ? " sl-right" : " sl-wrong") : ""}`, pressed: chosen }));
-      node.append(el("b", "", "abcdef"[i]), el("span", "", answer.text), judged ? el("i", "", answer.right ? "✓ right" : "✕ wrong") : "");
+      node.append(el("b", "", i + 1), el("span", "", answer.text), judged ? el("i", "", answer.right ? "✓ right" : "✕ wrong") : "");
       return node;
     }));
     const picked = this.answers.find((answer) => answer.text === this.chosen);
