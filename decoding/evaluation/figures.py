@@ -222,9 +222,9 @@ def oracle_lengths(samples: Sequence[Sample]) -> Iterator[Figure]:
     draft = samples[0].chain.draft
     for suite, some in samples_by_suite(samples).items():
         texts = [oracle_sls(sample.chain) for sample in some]
-        lengths, n = np.concatenate(texts), sum(map(len, texts))
-        shares = np.concatenate([np.arange(len(text)) / max(1, len(text) - 1) for text in texts])
-        places = np.minimum(PLACES * shares, PLACES - 1).astype(int)
+        lengths = np.concatenate(texts)
+        places = np.concatenate([_places(len(text)) for text in texts])
+        n = len(lengths)
         yield Figure(draft, "", suite, "oracle_sl", float(lengths.mean()), n=n)
         yield Figure(draft, "", suite, "oracle_sl_sd", float(lengths.std()), n=n)
         for place in np.unique(places):
@@ -234,6 +234,11 @@ def oracle_lengths(samples: Sequence[Sample]) -> Iterator[Figure]:
         if suite == ALL:
             for length, found in zip(*np.unique(lengths, return_counts=True)):
                 yield Figure(draft, "", suite, f"oracle_iterations@{length}", float(found), n=n)
+
+
+def _places(n: int) -> np.ndarray:
+    """The buckets of a text's ``n`` iterations."""
+    return np.minimum(PLACES * np.arange(n) // max(1, n - 1), PLACES - 1)
 
 
 def sweep_figures(
