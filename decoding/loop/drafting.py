@@ -223,7 +223,7 @@ class ModelDraft(DraftSource):
         """
         return [state.tokens[-1]] if state.tokens else text[self._model.length + self._skipped :]
 
-    def read_features(self, state: DraftState, proposal: Any) -> None:
+    def read_features(self, state: DraftState, proposal: ModelProposal) -> None:
         needs = self._needs
         if not needs:
             return
@@ -240,7 +240,7 @@ class ModelDraft(DraftSource):
         if self._needs_states:
             self._read_states(state)
 
-    def _features(self, proposal: Any, sure: float) -> Features:
+    def _features(self, proposal: ModelProposal, sure: float) -> Features:
         """Those that the policy needs of ``proposal``; see :meth:`.features.FeatureReader.read`."""
         return self._reader.read(proposal.row, proposal.choice, self._needs, sure, proposal.known)
 
