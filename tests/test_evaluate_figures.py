@@ -15,6 +15,7 @@ from decoding.lookahead.base import SL_CAP
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock, with_prompts
 from viz.figures.answers import draw_static_sls
 from viz.figures.drafts import draw_drafts, fastest, opposite_shapes
+from viz.figures.drawing import LAYOUT
 from viz.figures.evaluation import (
     course_sentence,
     cuts_sentence,
@@ -41,6 +42,7 @@ def test_every_figure_has_a_title_axes_and_a_sentence():
         assert drawing.title and drawing.sentence.endswith(".")
         layout = drawing.figure.layout
         assert layout.xaxis.title.text or layout.yaxis.title.text
+        assert not LAYOUT.keys() & layout.to_plotly_json().keys(), "the layout that all share would replace it"
         assert drawing.figure.data
         assert "{{" not in json.dumps(drawing.to_dict(), allow_nan=False), "a placeholder that Plotly would not fill in"
     assert len({drawing.name for drawing in found}) == len(found)
