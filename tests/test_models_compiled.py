@@ -58,6 +58,11 @@ def summed_in_order(x: torch.Tensor, weight: torch.Tensor) -> np.ndarray:
 
 
 @compiled
+def test_what_this_cpu_can_have_it_has():
+    assert None not in (*map(product_of, DTYPES), attention_kernel(), readout.readout())
+
+
+@compiled
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sums_are_those_of_fused_steps_in_the_order_of_the_inputs(dtype):
     weight, x, scales = (9 * random(224, 40)).to(dtype), random(9, 40, seed=1), random(224, seed=2)
@@ -168,6 +173,11 @@ def test_a_cpu_that_cannot_widen_float16_has_none(anew, missing):
         anew.setattr(llvm, "get_host_cpu_features", found)
         _made.cache_clear()
         assert product_of(torch.float16) is attention_kernel() is None
+
+
+def test_the_least_cpu_has_nothing_compiled(anew):
+    anew.setenv(cpu.IMITATED, "plain")
+    assert product_of(torch.float16) is attention_kernel() is readout.readout() is None
 
 
 HEADS, KV_HEADS, D = 6, 2, 48

@@ -26,7 +26,7 @@ from decoding.records.request import CompareRequest, Grant
 
 from . import web
 from .fakes import check_stream
-from .serving import free_port
+from .serving import compare_through_cuts, free_port
 from .tiny_models import make_tiny_pair
 from .waiting import wait_until
 
@@ -178,6 +178,11 @@ def test_a_broken_connection_goes_on_with_the_replica_that_holds_the_run(cluster
     assert events[-1]["kind"] == "finished" and {event["run"] for event in events} == {"resumed-over-ray"}
     unknown = web.get(f"{cluster.url}/runs/nobodys-run/events", headers=HEADERS)
     assert unknown.status_code == 404 and "does not know this run" in unknown.json()["message"]
+
+
+def test_connections_cut_at_random_lose_and_mix_nothing(cluster):
+    requests = [cluster.request(number, max_new_tokens=64) for number in range(4)]
+    assert compare_through_cuts(cluster.url, requests, TOKEN) > 1
 
 
 def test_a_run_does_not_belong_to_the_request_that_began_it():

@@ -6,16 +6,12 @@ What every backend does with a run, this one too: test_backends_contract.py. Fau
 import asyncio
 import itertools
 import json
-import random
 import subprocess
 import sys
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import pytest
@@ -28,12 +24,11 @@ from decoding.backends.server import Limits, Session, _EventsResponse, _read_bod
 from decoding.backends.stream import EventStream
 from decoding.errors import UserError
 from decoding.records.events import Event, event_to_json
-from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_dict
 from tests import web
-from tests.fakes import FakeBackend, ScriptedRunner, begin, check_stream, compare, last_sentence, small_request
+from tests.fakes import FakeBackend, ScriptedRunner, begin, compare, last_sentence, small_request
 from tests.page_fakes import ScriptedBackend
-from tests.serving import BODY, answered, served_at
+from tests.serving import BODY, answered, compare_through_cuts, served_at
 from tests.waiting import in_own_loop, wait_until
 
 
@@ -178,55 +173,10 @@ def test_events_of_another_run_are_never_shown():
         assert [event.kind for event in events] == ["failed"] and "out of order" in events[0].data["message"]
 
 
-class Cut(httpx.SyncByteStream):
-    """An answer that breaks off after ``left`` bytes, possibly within a line."""
-
-    def __init__(self, stream: Any, left: int, transport: "Cutting") -> None:
-        self.stream, self.left, self.transport = stream, left, transport
-
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self.stream:
-            if len(chunk) > self.left:
-                yield chunk[: self.left]
-                self.transport.cuts += 1
-                raise httpx.ReadError("the connection was cut")
-            self.left -= len(chunk)
-            yield chunk
-
-    def close(self) -> None:
-        self.stream.close()
-
-
-class Cutting(httpx.HTTPTransport):
-    """Cuts each answer with events after a random number of bytes, of 16 to more than any line has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cuts, self._random = 0, random.Random(0)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        answer = super().handle_request(request)
-        if request.method == "GET":
-            answer.stream = Cut(answer.stream, 2 ** self._random.randrange(4, 20), self)
-        return answer
-
-
 def test_nothing_is_lost_or_mixed_when_connections_are_cut():
     requests = [small_request(f"run {i} #slow", seed=i, max_new_tokens=12, repeats=1) for i in range(10)]
-    transport = Cutting()
-
-    def follow(request: CompareRequest) -> None:
-        events = list(remote.compare(request, threading.Event()))
-        check_stream(events)
-        assert events[-1].kind == "finished", events[-1].data
-        assert events[-1].data["run"]["settings"]["prompt"] == request.prompt
-
     with served_at(LocalBackend(ScriptedRunner), max_runs=len(requests), grace_s=300.0) as url:
-        remote = RemoteBackend(url, patience_s=300.0, transport=transport)
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(follow, requests))
-        remote.close()
-    assert transport.cuts > 5
+        assert compare_through_cuts(url, requests) > 5
 
 
 @pytest.mark.parametrize("ending", ["", "Internal Server Error"])
