@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from decoding.engines.pair import Pair, load_pair
 from decoding.engines.slim import FEATURE_FILE
 from decoding.records import pairs
-from training.align.feature import BlockDraft, HeadsDraft
+from training.feature import BlockDraft, HeadsDraft
 
 from .tiny_models import make_lively_pair
 

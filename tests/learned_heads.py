@@ -6,8 +6,8 @@ from decoding.lookahead.base import DraftState
 from decoding.lookahead.costaware import Row, rows_to_json
 from decoding.lookahead.costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, n_inputs
 from decoding.lookahead.disco import N_INPUTS
+from decoding.lookahead.fitted import PolicyFile
 from decoding.lookahead.ngrams import CELLS
-from decoding.lookahead.policy_files import PolicyFile
 from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
 from decoding.lookahead.spec import all_specs
 from decoding.lookahead.specdecpp import HINGES

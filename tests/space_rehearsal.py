@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import httpx
 from playwright.sync_api import sync_playwright
 
-from viz.tools.space import CPU_WHEELS, ROOT, TORCH, build
+from viz.space import CPU_WHEELS, ROOT, TORCH, build
 
 from .serving import free_port
 from .web import connect, open_chromium

@@ -16,7 +16,7 @@ import torch
 from decoding.bench import against, contenders, runs
 from decoding.bench.against import Report, Work, as_document, as_markdown
 from decoding.bench.contenders import GenerateContender, LaneContender, LlamaCppContender, Reading
-from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
+from decoding.bench.runs import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model
 from decoding.engines.pair import load_pair

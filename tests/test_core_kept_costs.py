@@ -26,8 +26,7 @@ from decoding.comparison.kept_costs import (
 from decoding.comparison.prepare import prepare
 from decoding.engines.kept_trials import age_of
 from decoding.files import costs_folder
-from decoding.lookahead.fitted import FOLDER
-from decoding.lookahead.policy_files import write_policy
+from decoding.lookahead.fitted import FOLDER, write_policy
 from decoding.records.pairs import PairDescription
 from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.trace import Costs, Run

@@ -24,21 +24,24 @@ from decoding.engines.picture_encoder import GRID, TOKENS, WEIGHTS, Cells, Pictu
 from decoding.engines.seeing import SceneEyes
 from decoding.errors import UserError
 from decoding.loop.drafting import start_text
-from decoding.pictures import draw as drawing
-from decoding.pictures.draw import SPRITE, draw, sprite_of
 from decoding.pictures.photo import packed
 from decoding.pictures.scenes import (
     APART,
     COLORS,
+    COLUMNS,
     DIGITS,
     MOST_THINGS,
     SHAPES,
+    SHEET,
     SIDE,
+    SPRITE,
     What,
+    draw,
     emoji_names,
     kinds,
     layout,
     scene_of,
+    sprite_of,
     what_of,
 )
 from decoding.records.pairs import DraftKind
@@ -303,8 +306,8 @@ def test_every_kind_has_a_picture_of_its_own_and_no_two_share_a_name():
     assert len({sprite_of(What(name)).tobytes() for name in names}) == len(names)
     signs = {sprite_of(What(kind, color)).tobytes() for kind in SHAPES + DIGITS for color in COLORS}
     assert len(signs) == len(SHAPES + DIGITS) * len(COLORS)
-    with Image.open(drawing.SHEET) as sheet:
-        assert sheet.size == (drawing.COLUMNS * SPRITE, -(-len(names) // drawing.COLUMNS) * SPRITE)
+    with Image.open(SHEET) as sheet:
+        assert sheet.size == (COLUMNS * SPRITE, -(-len(names) // COLUMNS) * SPRITE)
 
 
 def test_a_larger_drawing_shows_the_same_scene():

@@ -16,8 +16,7 @@ from decoding.engines.slim import is_slim, materialise, read_head_ids
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import CELLS, FILE, N_LEVELS, Ngrams, read_ngrams, write_ngrams
 from tests.tiny_models import tiny_config
-from training.align.draft_folder import save_slim, write_projections
-from training.align.recipes import Recipe, start_draft
+from training.drafts import Recipe, save_slim, start_draft, write_projections
 
 HEAD = torch.tensor([3, 5, 8, 40])
 

@@ -10,8 +10,8 @@ import typer
 
 from decoding.evaluation.report import tables_of
 from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, Figure, save_result
-from decoding.lookahead import theory
 from decoding.lookahead.base import SL_CAP
+from decoding.lookahead.static import expected_tokens
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock, with_prompts
 from viz.figures.answers import draw_static_sls
 from viz.figures.drafts import draw_drafts, fastest, opposite_shapes
@@ -25,8 +25,7 @@ from viz.figures.evaluation import (
     speedups_sentence,
 )
 from viz.player.names import lane_name
-from viz.reports.__main__ import main
-from viz.reports.html import whole_page
+from viz.reports.__main__ import main, whole_page
 from viz.reports.report import report_of
 
 HOSTILE = "<img src=x onerror=window.hacked=1>%{x}"
@@ -116,7 +115,7 @@ def test_drafts_stand_by_cost_and_match_rate_among_curves_of_equal_speedup():
         for c, match in zip(curve.x, curve.y):
             first = costs.start(1, draft) * c / costs.draft_step[draft]
             there = replace(costs, draft_step={draft: c}, first_step={draft: first})
-            gains = [theory.expected_tokens(match, n) / there.iteration(n, draft) for n in range(1, SL_CAP + 1)]
+            gains = [expected_tokens(match, n) / there.iteration(n, draft) for n in range(1, SL_CAP + 1)]
             assert costs.iteration(0, None) * max(gains) == pytest.approx(float(curve.text[-1].rstrip("×")), rel=0.005)
 
 

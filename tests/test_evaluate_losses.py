@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from decoding.evaluation.figures import policy_figures
-from decoding.evaluation.losses import correct, losses, replay_judge
+from decoding.evaluation.prediction import correct, losses, replay_judge
 from decoding.evaluation.results import ALL, PERFECT_JUDGE
 from decoding.evaluation.samples import replay_lane
 from tests.evaluations import make_samples, sample

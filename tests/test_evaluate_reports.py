@@ -14,8 +14,8 @@ from decoding.evaluation.published import AHEAD_TITLE, COLUMNS, ELSEWHERE, PUBLI
 from decoding.evaluation.report import markdown, ship, tables_of, to_csv
 from decoding.evaluation.results import SHIPPED, EvaluationResult, load_result, result_name, shipped_name
 from decoding.lookahead.lanes import parse_lane
-from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
+from decoding.records.weights import fingerprint
 from tests.evaluations import changed, make_drafts, make_evaluation, make_papers
 from viz.player.names import lane_name
 

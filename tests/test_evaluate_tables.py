@@ -15,10 +15,10 @@ from decoding.comparison.costs import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation import figures
 from decoding.evaluation.choices import best_of, draft_candidates, static_lanes
-from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.drafts import break_even_c, clocked_figures, plain_on_clock
 from decoding.evaluation.figures import METRICS, PASSES, ClockTable, Metric, match_rates
 from decoding.evaluation.options import options_from_dict
+from decoding.evaluation.prediction import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.report import markdown, tables_of, to_csv
 from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, EvaluationResult
 from decoding.evaluation.samples import replay_lane
@@ -35,7 +35,7 @@ from tests.evaluations import (
     with_prompts,
 )
 from tests.runs import make_costs
-from viz.reports.html import whole_page
+from viz.reports.__main__ import whole_page
 from viz.reports.report import report_of
 
 COSTS = make_costs()

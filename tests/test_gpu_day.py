@@ -8,7 +8,7 @@ import pytest
 
 from decoding.bench import against, gpu_day, runs
 from decoding.bench.gpu_day import plan, read_step, run_day, summary
-from decoding.bench.shapes import SHAPES
+from decoding.bench.runs import SHAPES
 from decoding.comparison import costs
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from decoding.backends.recorded import OF_LESSONS, RECORDINGS, read_index
 from decoding.errors import UserError
 from decoding.records.suites import load_lessons
-from viz.learn.lessons import (
+from viz.lessons import (
     LESSONS,
     MAX_BYTES,
     known_facts,

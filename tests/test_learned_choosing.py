@@ -14,9 +14,8 @@ from decoding.analysis.validation import FILE, FOLLOWED, MAX_BYTES, SCHEMA, read
 from decoding.analysis.whatif import Replay, simulate_lane
 from decoding.backends.recorded import RECORDINGS
 from decoding.errors import UserError
-from decoding.lookahead.fitted import FOLDER, heads_of, load_heads, make_policy
+from decoding.lookahead.fitted import FOLDER, heads_of, load_heads, make_policy, write_policy
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.policy_files import write_policy
 from decoding.records.pairs import embedded_pairs
 from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Costs, Guesses

@@ -28,10 +28,9 @@ from decoding.fit.training import Trained
 from decoding.lookahead.base import SL_CAP, DraftState
 from decoding.lookahead.costaware import chance, updated
 from decoding.lookahead.costaware_heads import repetition_inputs
-from decoding.lookahead.fitted import load_heads, make_policy
+from decoding.lookahead.fitted import load_heads, make_policy, read_policy
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ngrams import CELLS, N_LEVELS, Ngrams
-from decoding.lookahead.policy_files import read_policy
 from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
 from decoding.loop.acceptance import Greedy
 from decoding.loop.limits import Limits

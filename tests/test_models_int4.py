@@ -20,11 +20,11 @@ from decoding.engines.invariance import keeps_bits
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.evaluation.options import options_from_dict
-from decoding.records.gguf_record import read_record
 from decoding.records.machine import describe_machine
 from decoding.records.pairs import find_pair
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
+from decoding.records.weights import read_record
 from tests.commands import command
 from tests.lean_models import lean, random_model
 from tests.tiny_gguf import write_gguf

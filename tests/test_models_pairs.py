@@ -24,8 +24,8 @@ from decoding.engines.pair import check_fit, load_pair, size_of
 from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
 from decoding.records import pairs
-from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import DraftKind, read_pair
+from decoding.records.weights import fingerprint
 from tests.commands import command
 
 

@@ -17,9 +17,9 @@ from decoding.evaluation.report import tables_of
 from decoding.evaluation.results import EvaluationResult, result_from_dict, save_result
 from decoding.evaluation.table import Cell, Table
 from decoding.records.events import Event
-from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
 from decoding.records.run_file import to_plain
+from decoding.records.weights import fingerprint
 from viz.figures.answers import CAUSES
 from viz.figures.evaluation import fastest
 from viz.player.names import lane_name

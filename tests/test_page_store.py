@@ -23,7 +23,7 @@ from decoding.errors import UserError
 from decoding.records.proposal import depths_of
 from decoding.records.run_file import run_from_json, run_to_json, save_run
 from viz.export import run_csv
-from viz.learn.lessons import shipped_lessons
+from viz.lessons import shipped_lessons
 from viz.player.details import token_details
 from viz.server_functions import answers
 from viz.session import Visits

@@ -13,12 +13,12 @@ from decoding.lookahead.spec import all_specs
 from decoding.records.pairs import find_pair
 from decoding.records.trace import TokenText
 from tests.runs import make_run
-from viz.core import assets as bundle
-from viz.core.assets import player_css, player_js
+from viz import scripts as bundle
 from viz.export import export_html, json_for_script
 from viz.page import head
 from viz.player.details import token_details
 from viz.player.names import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style
+from viz.scripts import player_css, player_js
 
 
 def first(run, fate, lane=1):

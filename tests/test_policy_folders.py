@@ -13,11 +13,10 @@ from safetensors.numpy import save
 from decoding.analysis.whatif import Replay
 from decoding.errors import UserError
 from decoding.files import sha256_of, whole_folder
-from decoding.lookahead import policy_files
-from decoding.lookahead.fitted import load_heads, make_policy, need_head
+from decoding.lookahead import fitted
+from decoding.lookahead.fitted import load_heads, make_policy, need_head, read_policy, write_policy
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
-from decoding.lookahead.policy_files import read_policy, write_policy
 
 from .learned_heads import TUNED, make_features, make_file, make_head, make_weights
 from .runs import make_run
@@ -190,7 +189,7 @@ def test_a_file_that_is_no_json_object_is_reported(folder, content):
 
 
 def test_files_that_are_too_large_are_not_read(folder, monkeypatch):
-    monkeypatch.setattr(policy_files, "MAX_BYTES", 100)
+    monkeypatch.setattr(fitted, "MAX_BYTES", 100)
     with pytest.raises(UserError, match="The file of the policy specdecpp is too large"):
         read_policy(folder, "specdecpp")
 

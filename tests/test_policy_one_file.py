@@ -18,7 +18,7 @@ from decoding.records.run_file import load_run
 from decoding.records.suites import Prompt
 from viz.export import export_lesson
 from viz.figures.evaluation import draw_evaluation, sweeps
-from viz.learn.lessons import read_lesson, shipped_lessons
+from viz.lessons import read_lesson, shipped_lessons
 from viz.page import build_page
 from viz.player.payload import run_payload
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decoding.cli.lists import as_markdown
 from decoding.errors import UserError
-from decoding.evaluation.losses import correct
+from decoding.evaluation.prediction import correct
 from decoding.evaluation.samples import replay_lane
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
 from decoding.lookahead.fitted import make_policy

@@ -17,7 +17,7 @@ from decoding.analysis.metrics import predicted_cost, speedup
 from decoding.analysis.run_costs import _line, _met, run_costs
 from decoding.analysis.whatif import simulate_lane, sweep
 from decoding.errors import UserError
-from decoding.lookahead import theory
+from decoding.lookahead.static import expected_tokens
 from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Guesses, Iteration, Repeat, Run, Token, Trace, Verdict
 from tests.runs import add_draft, make_run, untimed
@@ -197,7 +197,7 @@ gammas = st.integers(0, 40)
 
 def gain(alpha: float, gamma: int, c: float) -> float:
     """The speedup with free verification: Leviathan et al. 2023, theorem 3.8."""
-    return theory.expected_tokens(alpha, gamma) / (gamma * c + 1.0)
+    return expected_tokens(alpha, gamma) / (gamma * c + 1.0)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_published_speedups_and_their_best_sls(alpha, c, gamma, factor):
 
 @given(alphas, gammas)
 def test_expected_tokens_is_the_geometric_sum(alpha, gamma):
-    assert theory.expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**k for k in range(gamma + 1)), rel=1e-6)
+    assert expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**k for k in range(gamma + 1)), rel=1e-6)
 
 
 @given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
@@ -224,7 +224,7 @@ def test_an_sl_helps_exactly_if_alpha_exceeds_c(alpha, c):
 @pytest.mark.parametrize("alpha, gamma", [(1.5, 2), (0.5, -1)])
 def test_impossible_arguments_are_refused(alpha, gamma):
     with pytest.raises(ValueError):
-        theory.expected_tokens(alpha, gamma)
+        expected_tokens(alpha, gamma)
 
 
 # -- a run's own costs: what its iterations took replaces what its curves say, and lanes are simulated at that

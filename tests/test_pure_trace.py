@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
-from decoding.files import write_whole
+from decoding.files import Lines, write_whole
 from decoding.records import run_file
-from decoding.records.json_lines import Lines
 from decoding.records.request import SETTINGS, CompareRequest, check_request, read_request, request_from_dict
 from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_json, save_run, to_plain
 from decoding.records.text import pieces, whole_text

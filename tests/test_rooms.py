@@ -116,7 +116,7 @@ def test_every_folder_of_decoding_is_a_room():
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..engines import base",
         ),
         ("decoding.engines.pair", "from ..lookahead.base import LookaheadPolicy"),
-        ("decoding.cli.evaluate", "from viz.reports.html import whole_page"),
+        ("decoding.cli.evaluate", "from viz.reports.report import report_of"),
         ("decoding.analysis.whatif", "import torch"),
         ("viz.page", "import decoding.engines.pair"),
     ],

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 import app
 from viz import page
-from viz.tools.space import CPU_WHEELS, HARDWARE, ROOT, build, requirements
+from viz.space import CPU_WHEELS, HARDWARE, ROOT, build, requirements
 
 from . import web
 from .serving import free_port, served_at

@@ -15,16 +15,14 @@ from decoding.engines.projections import read_projections
 from decoding.engines.slim import own_weights, read_head_ids, trunk_of
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
-from training import loop
-from training.__main__ import app
-from training.align import commands, distil, feature_drafts, install, recipes
-from training.align import teacher as teachers
-from training.align.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
-from training.align.draft_folder import write_head_ids
-from training.align.recipes import Recipe
-from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
-from training.align.teacher import ChatModel, Teacher, turns_of
-from training.align.texts import Text, good_prompt, split_of, suite_of, write_suite
+from training import __main__ as commands
+from training import distil, drafts, feature_drafts, install, loop
+from training import teacher as teachers
+from training.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
+from training.drafts import Recipe, write_head_ids
+from training.rounding import in_four_bits, layer_matrices, rounded_layers
+from training.teacher import ChatModel, Teacher, turns_of
+from training.texts import Text, good_prompt, split_of, suite_of, write_suite
 
 from .tiny_chat import make_tiny_chat
 
@@ -185,13 +183,13 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
             monkeypatch.setattr(module, name, places[name])
     monkeypatch.setattr(commands, "SUITE_FILE", tmp_path / "chat.jsonl")
     tiny = {
-        "three-layers": Recipe((0, None, recipes.LAST), 28, "three", grown_from="two-layers"),
+        "three-layers": Recipe((0, None, drafts.LAST), 28, "three", grown_from="two-layers"),
         "two-layers": Recipe((0, None), 28, "two"),
         "one-layer": Recipe((0,), 20, "one"),
     }
     for name, recipe in tiny.items():
-        monkeypatch.setitem(recipes.RECIPES, name, recipe)
-    monkeypatch.setattr(recipes, "LADDER", ("one-layer",))
+        monkeypatch.setitem(drafts.RECIPES, name, recipe)
+    monkeypatch.setattr(drafts, "LADDER", ("one-layer",))
     for module, plan in ((distil, "NEW"), (distil, "GROWN"), (distil, "FINISHED")):
         monkeypatch.setattr(module, plan, replace(getattr(module, plan), batch_tokens=1024))
     return pair
@@ -235,8 +233,8 @@ def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(start):
     with pytest.raises(UserError, match="align draft two-layers"):
         distil.distil("three-layers", tokens=1)
     distil.distil("two-layers", tokens=3000)
-    shallow = start(recipes.RECIPES["two-layers"], distil.DRAFTS / "two-layers")
-    deep = start(recipes.RECIPES["three-layers"])
+    shallow = start(drafts.RECIPES["two-layers"], distil.DRAFTS / "two-layers")
+    deep = start(drafts.RECIPES["three-layers"])
     assert len(deep.draft.model.layers) == 3
     ids = torch.arange(12)[None]
     with torch.no_grad():
@@ -270,7 +268,7 @@ def test_embeddings_and_shared_layers_stay_the_targets(start):
 
 
 def align(*words: str) -> None:
-    result = CliRunner().invoke(app, ["align", *words])
+    result = CliRunner().invoke(commands.app, ["align", *words])
     if result.exception:
         raise result.exception
 

@@ -7,11 +7,11 @@ import torch
 
 from decoding.engines.slim import own_weights
 from decoding.errors import UserError
-from training.align import distil, feature_drafts
-from training.align import teacher as teachers
-from training.align.measure import facts_of_texts
-from training.align.teacher import Teacher
-from training.align.texts import TEMPERATURES
+from training import distil, feature_drafts
+from training import teacher as teachers
+from training.measure import facts_of_texts
+from training.teacher import Teacher
+from training.texts import TEMPERATURES
 
 from .test_training_align import (  # noqa: F401  # fixtures
     align,

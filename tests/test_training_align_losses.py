@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
-from training.align.losses import Known, draft_q, forward_kl, loss_over_head, sharp, variation
-from training.align.measure import difference, passes_of, rates_of
+from training.losses import Known, draft_q, forward_kl, loss_over_head, sharp, variation
+from training.measure import difference, passes_of, rates_of
 
 TOP, HEAD, N = 8, 24, 12
 

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from decoding.errors import UserError
 from training import __main__ as command
 from training import loop
-from training.align.draft_folder import save_slim
+from training.drafts import save_slim
 from training.loop import Rates, TimedRun
 
 from .tiny_models import tiny_config

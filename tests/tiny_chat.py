@@ -6,7 +6,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from training.align.teacher import ChatModel
+from training.teacher import ChatModel
 
 from .tiny_models import tiny_config
 

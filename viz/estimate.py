@@ -15,7 +15,7 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.lanes import Lane, parse_lane
-from decoding.lookahead.theory import expected_tokens
+from decoding.lookahead.static import expected_tokens
 from decoding.records.pairs import PairDescription
 from decoding.records.request import SETTINGS
 from decoding.records.trace import Costs

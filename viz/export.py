@@ -12,9 +12,9 @@ from typing import Any
 from decoding.records.proposal import depths_of
 from decoding.records.trace import Run
 
-from .core.assets import TAGLINE, learn_css, learn_js, player_css, player_js
 from .player.details import token_details
 from .player.payload import Origin, run_payload
+from .scripts import TAGLINE, learn_css, learn_js, player_css, player_js
 
 MAX_DETAILED_TOKENS = 6000  # above it the file leaves out the tokens' alternatives
 OF_TOKEN = (

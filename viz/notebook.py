@@ -34,7 +34,7 @@ from decoding.records.trace import Run
 
 from .export import export_html, export_lesson
 from .figures.race import draw_run
-from .learn.lessons import read_lesson, shipped_lessons
+from .lessons import read_lesson, shipped_lessons
 from .player.payload import run_payload
 
 if TYPE_CHECKING:

@@ -25,13 +25,13 @@ from decoding.backends.base import Backend
 from decoding.backends.recorded import RECORDINGS, RecordedBackend
 
 from .api import DESCRIPTION, make_compare
-from .core.assets import TAGLINE, learn_css, learn_js, player_css, script, styles
 from .forms import static_html
 from .limits import BodyLimits
 from .mcp_tools import add_tools, check_installed
 from .race_tab import build_race_tab
 from .reports.report import DraftsReport, EvaluationReport
 from .reports.tab import build_report_tab
+from .scripts import TAGLINE, learn_css, learn_js, player_css, script, styles
 from .server_functions import answers
 from .session import BROKEN, Visits
 from .store import RunStore

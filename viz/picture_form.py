@@ -11,9 +11,8 @@ import gradio as gr
 from PIL import Image
 
 from decoding.errors import UserError
-from decoding.pictures.draw import draw
 from decoding.pictures.photo import is_photo, named, packed, photo_of
-from decoding.pictures.scenes import scene_of
+from decoding.pictures.scenes import draw, scene_of
 from decoding.records.pairs import PairDescription
 from decoding.records.request import SETTINGS, CompareRequest
 

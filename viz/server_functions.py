@@ -16,7 +16,7 @@ from decoding.errors import UserError
 from decoding.records.run_file import request_again, run_to_json
 
 from .export import export_lesson, run_csv
-from .learn.lessons import lesson_faults, read_lesson, recordings_of, shipped_lessons
+from .lessons import lesson_faults, read_lesson, recordings_of, shipped_lessons
 from .limits import JUNK
 from .player.details import token_details
 from .player.payload import version_of

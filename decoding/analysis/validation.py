@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
 from ..files import digest_of_files, write_whole
-from ..lookahead.policy_files import AGAIN, weights_digest
+from ..lookahead.fitted import AGAIN, weights_digest
 from ..records.run_file import check_chain
 from ..records.trace import Chain, Guesses
 from .whatif import Replay

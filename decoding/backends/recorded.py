@@ -17,12 +17,12 @@ from ..files import digest_of_files, write_whole
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..records.events import IDENTIFIER, RawEvents
-from ..records.fingerprint import fingerprint
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import DEFAULT_LANES, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_to_json, save_run
 from ..records.suites import Prompt
 from ..records.trace import Run
+from ..records.weights import fingerprint
 from .base import Backend
 
 log = logging.getLogger(__name__)

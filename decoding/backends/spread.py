@@ -20,7 +20,7 @@ from ..errors import Cancelled, UserError
 from ..evaluation.options import EvaluationOptions
 from ..evaluation.parts import CHAINS, CLOCK, COSTS, PLAN, TABLES, Files, Part, PartResult
 from ..evaluation.results import EvaluationResult, Progress, result_from_dict
-from ..records.json_lines import Lines, read_lines
+from ..files import Lines, read_lines
 from .base import Backend
 from .jobs import PART
 

@@ -20,9 +20,8 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from ..errors import UserError, explained
-from ..files import digest_of, write_whole
+from ..files import Lines, digest_of, write_whole
 from ..lookahead.fitted import digest_of_policies
-from ..records.json_lines import Lines
 from ..records.pairs import MODEL_FREE
 from ..records.text import counted
 from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, out, print_json, progress_bar

@@ -14,9 +14,8 @@ from ..engines.inputs import EncodedPrompt, encoded
 from ..engines.loading import gpu_name
 from ..engines.pair import Pair
 from ..errors import Cancelled
-from ..files import cache_folder, digest_of
+from ..files import Lines, cache_folder, digest_of
 from ..lookahead.lanes import Lane, parse_lane
-from ..records.json_lines import Lines
 from ..records.machine import describe_machine
 from .lane_run import LaneRun
 from .prepare import Prepared

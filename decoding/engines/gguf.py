@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 
 from ..errors import UserError, readable
 from ..files import sha256_of_file, whole_folder
-from ..records.fingerprint import fingerprint
-from ..records.gguf_record import ORIGIN_FILE, GgufRecord
+from ..records.weights import ORIGIN_FILE, GgufRecord, fingerprint
 from .checks import check_memory, free_memory
 from .hub import HuggingFaceHub, Report, Repository
 

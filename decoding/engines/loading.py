@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ..errors import UserError, readable
-from ..records.fingerprint import fingerprint
 from ..records.trace import ModelInfo
+from ..records.weights import fingerprint
 from .base import CachedModel
 from .checks import check_config, check_index, stored_dtype
 from .choosing import fastest, general_format

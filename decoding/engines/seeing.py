@@ -13,9 +13,8 @@ from torch import Tensor
 
 from ..errors import UserError, readable
 from ..files import digest_of_files
-from ..pictures.draw import draw
 from ..pictures.photo import is_photo, named, photo_of, preview_of
-from ..pictures.scenes import SIDE, scene_of
+from ..pictures.scenes import SIDE, draw, scene_of
 from ..records.trace import PictureInfo
 from .inputs import EncodedPrompt
 from .picture_encoder import TOKENS, WEIGHTS, PictureReader, load_reader

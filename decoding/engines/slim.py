@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ..errors import UserError, readable
 from ..files import whole_folder
-from ..records.fingerprint import fingerprint
+from ..records.weights import fingerprint
 
 DRAFT_FILE, HEAD_FILE, OWN_FILES = "draft.json", "head_ids.json", "own*.safetensors"
 FEATURE_FILE = "feature.safetensors"

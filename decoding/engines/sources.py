@@ -14,9 +14,8 @@ from typing import Any, Protocol
 
 from ..errors import UserError
 from ..files import cache_folder, safe_name
-from ..records.fingerprint import fingerprint
-from ..records.gguf_record import GgufRecord, read_record
 from ..records.pairs import PairDescription
+from ..records.weights import GgufRecord, fingerprint, read_record
 from .checks import INDEX_FILE, check_same_tokenizer
 from .gguf import file_of, record_of, unpack
 from .hub import HuggingFaceHub, Report, Repository, is_hub_id

@@ -15,9 +15,8 @@ from ..errors import UserError
 from ..files import cache_folder, safe_name
 from ..lookahead.lanes import Lane, parse_lane
 from ..loop.drafting import NgramDraft
-from ..records.fingerprint import fingerprint
-from ..records.gguf_record import GgufRecord, read_record
 from ..records.pairs import MODELS, PROMPT_LOOKUP, TEXT_MODEL, PairDescription, embedded_pairs
+from ..records.weights import GgufRecord, fingerprint, read_record
 from .results import Draft, EvaluationResult, Figure
 
 

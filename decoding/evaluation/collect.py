@@ -29,13 +29,12 @@ from ..comparison.prepare import (
 )
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
-from ..files import digest_of, safe_name
+from ..files import Lines, digest_of, safe_name
 from ..lookahead.base import TREE_CAP
 from ..lookahead.fitted import digest_of_policies
 from ..lookahead.lanes import parse_lane
 from ..loop.acceptance import Greedy
 from ..loop.drafting import MODEL_FREE
-from ..records.json_lines import Lines
 from ..records.request import CompareRequest
 from ..records.run_file import to_plain
 from ..records.suites import Prompt

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..analysis.bootstrap import Bootstrap
 from ..comparison.prepare import abilities_of, model_info
-from ..lookahead.theory import expected_tokens
+from ..lookahead.static import expected_tokens
 from ..records.suites import Prompt
 from ..records.trace import Costs
 from .choices import best_of, draft_candidates, static_lanes

@@ -17,8 +17,7 @@ from ..analysis.metrics import match_rate, oracle_sls
 from ..lookahead.heads import Head
 from ..records.pairs import MODEL_FREE
 from ..records.trace import Costs
-from .classify import always_accept, best_f1, predict
-from .losses import correct, losses, replay_judge
+from .prediction import always_accept, best_f1, correct, losses, predict, replay_judge
 from .results import ALL, ALWAYS_ACCEPT, PERFECT_JUDGE, PLAIN, STATIC_OPT, Figure
 from .samples import Replayed, Sample, groups, replay_lane, samples_by_suite
 

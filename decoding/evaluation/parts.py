@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, UserError
-from ..files import write_whole
-from ..records.json_lines import Lines
+from ..files import Lines, write_whole
 from ..records.machine import describe_machine
 from ..records.run_file import to_plain
 from .results import Progress

@@ -29,11 +29,10 @@ from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError, explained
 from ..lookahead.base import SL_CAP
-from ..lookahead.fitted import FOLDER, load_heads
+from ..lookahead.fitted import FOLDER, PolicyFile, load_heads, write_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.ngrams import read_ngrams
-from ..lookahead.policy_files import PolicyFile, write_policy
 from ..loop.acceptance import Greedy
 from ..records.request import CompareRequest
 from ..records.trace import Costs, Finish

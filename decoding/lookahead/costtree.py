@@ -21,7 +21,7 @@ from ..records.trace import Costs
 from .base import SL_CAP, TREE_CAP, DraftState, LaneContext, TreePolicy
 from .costaware import rises_of
 from .spec import PolicySpec
-from .theory import expected_tokens
+from .static import expected_tokens
 
 RECENT = 0.05  # weight of the latest place in r, and of the latest iteration in lam
 EXPECTED = 0.7  # r before anything was verified

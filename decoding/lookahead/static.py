@@ -1,4 +1,4 @@
-"""A fixed speculation lookahead (Leviathan et al. 2023; Chen et al. 2023)."""
+"""A fixed speculation lookahead (Leviathan et al. 2023; Chen et al. 2023), and what it gives in closed form."""
 
 from __future__ import annotations
 
@@ -38,3 +38,18 @@ SPEC = PolicySpec(
     offered=("static:3", "static:5", "static:8"),
     evaluated=("static:5",),
 )
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Tokens per iteration if every guess holds with the same probability: ``(1 - alpha^(gamma+1)) / (1 - alpha)``
+    (Leviathan et al. 2023, eq. 1), with ``alpha`` that probability and ``gamma`` the SL.
+
+    It counts the target's own token; ``gamma + 1`` for alpha = 1. Over the time of an iteration it is the throughput
+    model of "Decoding Speculative Decoding" (Yan et al. 2024); with free verification, the speedup of Leviathan et al.,
+    theorem 3.8, and of DISCO (Mamou et al. 2024), eq. 1. Raises ValueError for an impossible alpha or gamma.
+    """
+    if not 0.0 <= alpha <= 1.0:
+        raise ValueError(f"alpha is a probability, not {alpha}")
+    if gamma < 0:
+        raise ValueError(f"gamma counts tokens, not {gamma}")
+    return gamma + 1.0 if alpha == 1.0 else (1.0 - alpha ** (gamma + 1)) / (1.0 - alpha)

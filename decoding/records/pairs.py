@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from ..errors import UserError, first_fault
-from .gguf_record import read_record
+from .weights import read_record
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 DraftWeights = Literal["auto", "int8", "int4"]

@@ -10,15 +10,15 @@ import pytest
 
 from decoding.analysis import metrics
 from decoding.analysis.whatif import simulate_lane
-from decoding.lookahead import theory
 from decoding.lookahead.spec import all_specs
+from decoding.lookahead.static import expected_tokens
 from decoding.records.text import whole_text
 from tests.learn_vectors import LANES, make_tuned, make_vectors
 from tests.runs import add_draft, make_run
-from viz.core.assets import learn_js
 from viz.player.names import lane_name
 from viz.player.payload import run_payload
 from viz.player.payload import tuned as page_tuned
+from viz.scripts import learn_js
 
 from .opening import result_of
 
@@ -69,15 +69,15 @@ def test_costs_change_as_in_python(page, cases):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.93, 1.0])
-def test_the_closed_form_is_the_theory_module_s(page, alpha):
+def test_the_closed_form_is_python_s(page, alpha):
     costs = {"v": [1.0], "c": {"toy": 0.1}, "o": 0.0, "first": {}}
     found = page.evaluate("a => [0, 1, 7].map((n) => SpeculoscopeLearn.expectedTokens(a, n))", alpha)
-    assert found == pytest.approx([theory.expected_tokens(alpha, n) for n in (0, 1, 7)])
+    assert found == pytest.approx([expected_tokens(alpha, n) for n in (0, 1, 7)])
     speedups = page.evaluate(
         "([a, costs]) => Array.from({length: 65}, (_, n) => SpeculoscopeLearn.modelSpeedup(a, n, costs, 'toy'))",
         [alpha, costs],
     )
-    assert speedups == pytest.approx([theory.expected_tokens(alpha, n) / (n * 0.1 + 1) for n in range(65)])
+    assert speedups == pytest.approx([expected_tokens(alpha, n) / (n * 0.1 + 1) for n in range(65)])
 
 
 def test_the_break_even_cost_is_found_where_there_is_one(page):

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from decoding.backends.recorded import RecordedBackend
 from tests.page_server import first_run
 from viz.export import export_lesson
-from viz.learn.lessons import recordings_of, shipped_lessons
+from viz.lessons import recordings_of, shipped_lessons
 from viz.player.payload import run_payload
 from viz.store import RunStore
 

@@ -173,8 +173,9 @@ def test_keyboard_drives_the_clock(page):
 
 def test_strips_and_rail_scrub(page):
     page.evaluate("player.pause()")
-    box = page.locator(".sd-clip").nth(2).bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 8)
+    strip = page.locator(".sd-clip").nth(2)
+    strip.hover(position={"x": 9, "y": 8})  # once it stands still
+    box = strip.bounding_box()
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 8)
     page.mouse.up()

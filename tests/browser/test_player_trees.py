@@ -14,7 +14,7 @@ from tests.browser.opening import PHONE, hear_events, lane_text, live_events, st
 from tests.browser.pointing import serious_light_or_dark
 from tests.toy import ToyPair, quick_run
 from viz.export import export_lesson
-from viz.learn.lessons import read_lesson
+from viz.lessons import read_lesson
 from viz.player.details import token_details
 from viz.player.payload import run_payload
 

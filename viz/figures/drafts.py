@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, PLAIN, Draft, EvaluationResult, Figure
 from decoding.lookahead.base import SL_CAP
-from decoding.lookahead.theory import expected_tokens
+from decoding.lookahead.static import expected_tokens
 from decoding.records.text import counted
 
 from ..player.names import lane_name
@@ -186,7 +186,7 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
 def modelled_gains(result: EvaluationResult, c: float) -> np.ndarray:
     """The speedup at the best fixed SL of a draft whose guesses cost ``c`` each, for each of MATCHES.
 
-    All guesses are equally likely to hold (:mod:`decoding.lookahead.theory`), and checks cost what they cost here.
+    All guesses are equally likely to hold (:mod:`decoding.lookahead.static`), and checks cost what they cost here.
     """
     draft = fastest(result).name
     costs = replace(result.setting.costs, draft_step={draft: c}, first_step={})

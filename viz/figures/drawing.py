@@ -13,7 +13,7 @@ import plotly.io
 
 from decoding.evaluation.results import Figure
 
-from ..core.assets import light_colours
+from ..scripts import light_colours
 
 INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"  # resolved in the browser, so that both themes work
 DOTTED = {"color": MUTED, "width": 1, "dash": "dot"}  # a line of reference, such as that of plain decoding

@@ -23,8 +23,7 @@ from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.costaware import lines, rows_from_json
 from decoding.lookahead.fitted import heads_of
 from decoding.lookahead.spec import all_specs
-from decoding.pictures.draw import draw
-from decoding.pictures.scenes import scene_of
+from decoding.pictures.scenes import draw, scene_of
 from decoding.records.generate import why_no_chain
 from decoding.records.pairs import is_asked
 from decoding.records.run_file import to_plain

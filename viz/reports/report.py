@@ -23,9 +23,9 @@ from decoding.evaluation.results import (
     result_name,
 )
 from decoding.evaluation.table import Cell, Table
-from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription
 from decoding.records.text import counted
+from decoding.records.weights import fingerprint
 
 from ..figures.answers import draw_losses, draw_static_sls
 from ..figures.drafts import draw_drafts

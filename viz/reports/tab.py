@@ -28,7 +28,7 @@ from ..forms import make_buttons, static_html, wire_job, wire_memory
 from ..server_functions import answered
 from ..session import Visits, stream_of
 from ..store import Newest
-from .html import whole_page
+from .__main__ import whole_page
 from .report import Report
 
 NUMBERS = {  # the form's fields of numbers, by the job's options

@@ -156,7 +156,7 @@ export function bestSplit(holds, nTokens, cost, wanted = nTokens) {
 }
 
 // ---------------------------------------------------------------- closed forms
-// For guesses that each hold with the same probability alpha: ports of decoding/analysis/theory.py.
+// For guesses that each hold with the same probability alpha: ports of decoding/lookahead/static.py.
 
 /** Tokens per iteration, (1 - alpha^(n+1)) / (1 - alpha) (Leviathan et al. 2023, eq. 1). */
 export function expectedTokens(alpha, n) {

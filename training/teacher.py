@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBas
 from decoding.engines.gguf import unpack
 from decoding.engines.hub import HuggingFaceHub
 from decoding.errors import UserError
-from decoding.records.gguf_record import read_record
+from decoding.records.weights import read_record
 from training import PAIR
 
 from .data import Texts, all_texts, save_texts, shard_files

@@ -9,7 +9,7 @@ from typing import Any
 from decoding.files import write_whole
 
 from .distil import FINISHED, NEW
-from .recipes import DEFAULT, RECIPES
+from .drafts import DEFAULT, RECIPES
 from .texts import SHARES, TEMPERATURES
 
 LOSSES_FILE = "losses.md"

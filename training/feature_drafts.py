@@ -22,7 +22,7 @@ from training.loop import Rates, TimedRun, append_to_log, last_of_log
 
 from .data import Batch, Epochs, Texts
 from .distil import WATCHED, Plan
-from .draft_folder import save_slim, write_projections
+from .drafts import save_slim, write_projections
 from .feature import BlockDraft, FeatureDraft, HeadsDraft
 from .losses import ROWS, loss_over_head
 from .measure import SL, difference, facts_of_texts, figures_of_steps, rates_of

@@ -1,6 +1,5 @@
-"""``source.json``: a model whose weights are in a GGUF file elsewhere, identified by its hash. Imports no torch.
-
-A pair of this project may have such a target: the repository then holds this record instead of the weights.
+"""Which weights a model has: their fingerprint, which shows when derived files are stale, and ``source.json``, which a
+pair of this project may hold instead of a target's weights: the record of a GGUF file elsewhere. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,23 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..errors import UserError, first_line
-from ..files import cache_folder
+from ..files import cache_folder, digest_of_files
+
+_OF_A_DRAFT = ("draft.json", "head_ids.json")  # what a draft shares with its target, and the ids it may propose
+
+
+def fingerprint(folder: str | Path) -> str:
+    """The digest of config.json and all safetensors files of ``folder``, by name; for a recorded GGUF file its mark.
+
+    Raises UserError for a broken record, OSError if the files cannot be read.
+    """
+    record = read_record(folder)
+    if record is not None:
+        return record.mark
+    folder = Path(folder)
+    others = [folder / name for name in _OF_A_DRAFT if (folder / name).is_file()]
+    return digest_of_files([folder / "config.json", *others, *sorted(folder.glob("*.safetensors"))])
+
 
 SOURCE_FILE = "source.json"
 ORIGIN_FILE = "origin.json"  # of the unpacked folder

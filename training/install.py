@@ -13,18 +13,18 @@ from decoding.errors import UserError
 from decoding.files import whole_folder, write_whole
 from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
-from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import BLOCK, FEATURE, HEADS
+from decoding.records.weights import fingerprint
 from training import DRAFTS, PAIR, TEXTS
 from training.loop import last_of_log
 
 from .card import READING, write_card
 from .data import read_texts
 from .distil import facts_of, tokens_seen
+from .drafts import DEFAULT, RECIPES
 from .feature_drafts import RECIPES as FEATURE_RECIPES
 from .feature_drafts import log_of, measure_trained
 from .measure import facts_of_texts, measure_drafts
-from .recipes import DEFAULT, RECIPES
 from .teacher import Teacher, model, turns_of
 
 FACTS_FILE = "alignment.json"

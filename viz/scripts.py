@@ -15,7 +15,7 @@ from pathlib import Path
 TAGLINE = (
     "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Same text, sooner."
 )
-VIZ = Path(__file__).resolve().parent.parent
+VIZ = Path(__file__).resolve().parent
 IMPORT = re.compile(r'^import (?:\{([^}]*)\} from )?"([^"]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?(?:const|function|class) (\w+))", re.MULTILINE)
 EXPORTS = re.compile(r"^export \{([^}]*)\};\n", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Writes the folder of a Hugging Face Space: ``python -m viz.tools.space build/space --hardware cpu``.
+"""Writes the folder of a Hugging Face Space: ``python -m viz.space build/space --hardware cpu``.
 
 It contains only what a Space needs, with requirements that fit its hardware and a .gitattributes for its binary files.
 Upload it with ``hf upload OWNER/NAME build/space --repo-type space``.
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
     "app.py",
     "README.md",
@@ -60,7 +60,7 @@ def build(folder: Path, hardware: str) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m viz.tools.space", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m viz.space", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where to write it; must not exist")
     parser.add_argument("--hardware", choices=HARDWARE, default="cpu")
     options = parser.parse_args()

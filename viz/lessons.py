@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from decoding.errors import UserError, first_fault
 from decoding.lookahead.lanes import parse_lane
 
-LESSONS = Path(__file__).resolve().parents[2] / "lessons"
+LESSONS = Path(__file__).resolve().parents[1] / "lessons"
 MAX_BYTES = 200_000
 LANE_WORDS = ("fast", "slow", "wrong", "plain")  # names for lanes that every run has
 
@@ -29,7 +29,7 @@ _CONDITION = re.compile(r"([a-z_][a-z_0-9]*) (?:<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(
 @cache
 def known_facts() -> frozenset[str]:
     """The names that texts may use in braces: those in the table of the browser's script, which computes them."""
-    source = (Path(__file__).parent / "js" / "facts.js").read_text(encoding="utf-8")
+    source = (Path(__file__).parent / "learn" / "js" / "facts.js").read_text(encoding="utf-8")
     table = source[source.index("const FACTS = {") : source.index("};")]
     return frozenset(re.findall(r"(?:^|,)\s*([a-z_0-9]+): \[", table, re.MULTILINE))
 

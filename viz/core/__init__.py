@@ -1,1 +1,0 @@
-"""What every page of this project is made of: modules of script and styles."""

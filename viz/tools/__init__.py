@@ -1,1 +1,0 @@
-"""Tools: a Space's folder."""
