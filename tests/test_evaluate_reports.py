@@ -29,6 +29,17 @@ def test_the_recommendation_is_the_fastest_draft_and_is_written_out_for_other_en
     assert config["num_speculative_tokens"] == best.best_sl
 
 
+def test_an_engine_that_cannot_read_states_gets_the_draft_that_gains_most_at_a_fixed_sl():
+    result = load_result(SHIPPED / "smollm2-135m-drafts.json")
+    advice = recommend(result, anywhere=True)
+    best = {draft.name: result.by_sl(draft.name)[draft.best_sl].value for draft in result.drafts}
+    read = [name for name in best if name not in ("feature", "heads", "block")]
+    theirs = max(read, key=best.__getitem__)
+    assert advice.draft == "feature" and f"settings below are for {theirs}." in " ".join(advice.sentences)
+    assert f"drafts/{theirs}" in advice.vllm and f"drafts/{theirs}" in advice.transformers
+    assert f"at a fixed SL: {best[theirs]:.2f}×" in " ".join(advice.sentences)
+
+
 SAME, NEAREST = "The same in", "The nearest in"
 
 
@@ -38,7 +49,7 @@ SAME, NEAREST = "The same in", "The nearest in"
         ("x/static:7", (SAME, SAME), ["num_assistant_tokens = 7", '"constant"', "threshold = 0\n"]),
         ("x/heuristic", (SAME, NEAREST), ["num_assistant_tokens = 5", '"heuristic"', "threshold = 0\n"]),
         ("x/confidence:0.3", (SAME, NEAREST), ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n"]),
-        ("x/disco", (NEAREST, NEAREST), ["has no disco policy", "num_assistant_tokens = 7"]),
+        ("x/disco", (NEAREST, NEAREST), ["has no policy DISCO", "num_assistant_tokens = 7"]),
     ],
 )
 def test_settings_for_transformers_are_called_the_same_only_if_it_has_the_policy(lane, titles, lines):

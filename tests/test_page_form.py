@@ -190,6 +190,8 @@ def test_the_range_holds_what_the_closed_form_gives_and_grows_with_the_repeats()
 )
 def test_where_nothing_is_known_nothing_is_said(lanes, tokens, repeats):
     assert time_sentence(known_pair(), lanes, tokens, repeats) == ""
+    assert time_sentence(known_pair(), LANES, 10, 3, ("auto", "auto")) != ""
+    assert time_sentence(known_pair(), LANES, 10, 3, ("int4", "auto")) == ""  # the curves are of another format
     assert time_sentence(fake_pair(), LANES, 10, 3) == time_sentence(None, LANES, 10, 3) == ""
 
 

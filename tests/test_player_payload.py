@@ -96,6 +96,8 @@ def test_the_first_sentence_is_the_runs(run):
         f"Here: the same 88 tokens, {point}, {ratio:.2f}× as fast with {lane_name(name)}."
     )
     assert badge_place(run).endswith("· 3 timings")
+    drawn = replace(run.settings, rule="sampling", temperature=0.7, top_k=40, top_p=0.9)
+    assert badge_place(replace(run, settings=drawn)).startswith("sampling at temperature 0.7, top-k 40, top-p 0.9 · ")
     stopped = replace(run, lanes=[replace(trace, repeats=trace.repeats[:1]) for trace in run.lanes])
     assert opening(stopped).endswith(" (1 of 3 timings).") and badge_place(stopped).endswith("· 1 of 3 timings")
     assert f"checking 6 takes {run_costs(run).verify(6) - 1:.0%} longer; a guess takes" in check_fact(run)

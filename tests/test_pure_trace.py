@@ -18,7 +18,7 @@ from decoding.records import run_file
 from decoding.records.request import SETTINGS, CompareRequest, check_request, read_request, request_from_dict
 from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_json, save_run, to_plain
 from decoding.records.text import pieces, whole_text
-from decoding.records.trace import TokenText
+from decoding.records.trace import Iteration, TokenText
 from tests.runs import make_run
 
 LANES = ("autoregressive", "static:3", "heuristic", "confidence:0.4", "disco:0.5", "oracle")
@@ -376,3 +376,9 @@ def test_of_a_pipe_no_more_is_read_than_a_run_file_may_hold(tmp_path, monkeypatc
         with pytest.raises(UserError, match="larger than 1 MB"):
             load_run(f"/dev/fd/{endless.stdout.fileno()}")
         endless.kill()
+
+
+def test_a_tree_has_no_number_of_a_chain():
+    """It may hold where the chain does not; files of earlier versions have that number."""
+    chain = Iteration(0, [], None, "policy", holds=2)
+    assert chain.holds == 2 and replace(chain, parents=[]).holds is None

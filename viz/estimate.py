@@ -72,9 +72,18 @@ def _models(pair: PairDescription, recorded: RecordedBackend) -> tuple[Any, Any]
     return tuple({"name": one.name, "parameters": one.parameters} for one in both)
 
 
-def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_tokens: Any, repeats: Any) -> str:
+def measured_in(formats: Iterable[str]) -> bool:
+    """Whether these number formats, of target and drafts, are those of the kept curves: the ones that a trial chose."""
+    return set(formats) <= {"auto"}
+
+
+def time_sentence(
+    pair: PairDescription | None, lanes: Sequence[str], max_new_tokens: Any, repeats: Any, formats: Sequence[str] = ()
+) -> str:
     """ "The timings take 6 to 9 s here, each 2 to 3 s; less if ..." "" where nothing is known."""
-    if pair is None or SETTINGS["max_new_tokens"].fault(max_new_tokens) or SETTINGS["repeats"].fault(repeats):
+    if pair is None or not measured_in(formats):
+        return ""
+    if SETTINGS["max_new_tokens"].fault(max_new_tokens) or SETTINGS["repeats"].fault(repeats):
         return ""
     try:
         read = [parse_lane(lane) for lane in lanes]

@@ -14,7 +14,7 @@ from decoding.errors import UserError
 from decoding.records.request import SETTINGS, CompareRequest
 
 from .choices import Example, default_lanes, find_examples, lane_choices, lane_lines, pair_named, read_lanes, set_here
-from .estimate import models_sentence, time_sentence
+from .estimate import measured_in, models_sentence, time_sentence
 from .forms import IN_BROWSER, QUIET, static_html, wire_job, wire_memory
 from .race_form import build_form
 from .server_functions import answers
@@ -23,7 +23,8 @@ from .settings import FormValues, form_of, form_of_run, read_form, request_of
 from .store import RunStore
 
 TASK = "race"
-FACTS_FROM = ("lanes", "max_new_tokens", "repeats", "pair", "target")
+FORMATS = ("dtype", "draft_dtype")
+FACTS_FROM = ("lanes", "max_new_tokens", "repeats", "pair", "target", *FORMATS)
 TEMPLATE = """<div class="speculoscope">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
 <div class="sp-player"></div>
@@ -114,10 +115,11 @@ class _RaceTab:
 
     def wire_set_here(self, page: gr.Blocks) -> None:
         """Every visit, and every run as it starts, shows what the machine's costs have chosen by then for its pair."""
-        named = [self.form.fields[name] for name in ("pair", "target")]
+        fields = self.form.fields
+        named, formats = [fields[name] for name in ("pair", "target")], [fields[name] for name in FORMATS]
 
-        def sentence(pair: str, target: str) -> Any:
-            chosen = "" if target else set_here(self.backend.pairs(), pair)
+        def sentence(pair: str, target: str, *formats: str) -> Any:
+            chosen = "" if target or not measured_in(formats) else set_here(self.backend.pairs(), pair)
             return gr.Markdown(chosen, visible=bool(chosen))
 
         def choices(pair: str, target: str) -> Any:
@@ -127,11 +129,16 @@ class _RaceTab:
             return gr.Dropdown(choices=lane_choices(ordered, self.examples))
 
         chosen_again = [page.load, *(field.change for field in named)]
-        for events, act, output in (
-            ([*chosen_again, self.form.run.click], sentence, self.form.set_here),
-            (chosen_again, choices, self.form.fields["lanes"]),
+        for events, act, inputs, output in (
+            (
+                [*chosen_again, *(field.change for field in formats), self.form.run.click],
+                sentence,
+                [*named, *formats],
+                self.form.set_here,
+            ),
+            (chosen_again, choices, named, fields["lanes"]),
         ):
-            gr.on(events, act, named, output, trigger_mode="always_last", **QUIET)
+            gr.on(events, act, inputs, output, trigger_mode="always_last", **QUIET)
 
     def wire_facts(self, page: gr.Blocks) -> None:
         """The models and the seconds of the run that the form asks for."""
@@ -139,12 +146,12 @@ class _RaceTab:
         events = [page.load, *(field.change for field in fields)]
         gr.on(events, self.facts, fields, self.form.facts, trigger_mode="always_last", **QUIET)
 
-    def facts(self, lanes: Any, max_new_tokens: Any, repeats: Any, pair: str, target: str) -> str:
+    def facts(self, lanes: Any, max_new_tokens: Any, repeats: Any, pair: str, target: str, *formats: str) -> str:
         """The sentences for the values of FACTS_FROM; "" where nothing is known."""
         chosen = None if target else pair_named(pair, self.backend.pairs())
         if chosen is None:
             return ""
-        seconds = time_sentence(chosen, lanes, max_new_tokens, repeats)
+        seconds = time_sentence(chosen, lanes, max_new_tokens, repeats, formats)
         return f"{models_sentence(chosen, self.recorded, lanes)} {seconds}"
 
     def wire_lanes(self) -> None:

@@ -47,7 +47,8 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
     if theirs is not best:
         sentences.append(
             f"{best.name} reads the target's hidden states in this project's way, which no other engine knows: the "
-            f"settings below are for {theirs.name}, which gains most of the drafts that read only the text."
+            f"settings below are for {theirs.name}. Of the drafts that read only the text it gains most at a fixed SL: "
+            f"{_at_best_sl(result, theirs).value:.2f}× at SL {theirs.best_sl}."
         )
     return Recommendation(
         draft=best.name,
@@ -60,10 +61,16 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
 
 
 def _for_other_engines(result: EvaluationResult, best: Draft, pair: PairDescription | None) -> Draft:
-    """The best draft that is a language model of its own or prompt lookup; ``best`` if there is none."""
+    """``best``, if it is a language model of its own or prompt lookup, else the best of these at a fixed SL, which
+    every engine has; ``best`` if there is none.
+    """
     kinds = pair.draft_kinds if pair else {}
     known = [draft for draft in result.drafts if kinds.get(draft.name, TEXT_MODEL).kind == TEXT_MODEL.kind]
-    return max(known, key=lambda draft: _gain(result, draft).value, default=best)
+    return best if best in known else max(known, key=lambda draft: _at_best_sl(result, draft).value, default=best)
+
+
+def _at_best_sl(result: EvaluationResult, draft: Draft) -> Figure:
+    return result.by_sl(draft.name)[draft.best_sl]
 
 
 def _gain(result: EvaluationResult, draft: Draft) -> Figure:
@@ -156,7 +163,7 @@ def transformers_settings(draft: Draft, lane: Lane, source: str, target: str) ->
     elif lane.policy == "confidence":
         tokens, threshold = 20, lane.number if lane.number is not None else 0.4
     elif lane.policy != "static":
-        nearest = f"# transformers has no {lane.policy} policy: this is the best fixed SL on validation prompts\n"
+        nearest = f"# transformers has no policy {lane.spec.title}: this is the best fixed SL on validation prompts\n"
     return (
         f"# target: {target}, assistant: {source}\n"
         f"# the options are read from the assistant's own config\n{nearest}"

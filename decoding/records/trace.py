@@ -86,9 +86,10 @@ class Iteration(_Checked):
 
     ``emitted`` is a correction, bonus or plain token, or None if the text ended within the accepted tokens (end of
     sequence, stop string). ``holds`` is the number of draft tokens that would have held from ``start`` on (the oracle's
-    SL), None if no chain was recorded. ``parents``, for a tree: the index of the guess that each one follows, -1 for
-    the text; the accepted guesses come first. None for a chain. ``reads``: the draft passes behind a tree, also those
-    below which nothing was guessed; None for a chain, and in files of earlier versions.
+    SL), None if no chain was recorded, and for a tree, which may hold where the chain does not. ``parents``, for a
+    tree: the index of the guess that each one follows, -1 for the text; the accepted guesses come first. None for a
+    chain. ``reads``: the draft passes behind a tree, also those below which nothing was guessed; None for a chain, and
+    in files of earlier versions.
     """
 
     start: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
@@ -100,6 +101,10 @@ class Iteration(_Checked):
     holds: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     parents: Annotated[list[Annotated[int, Field(ge=-1, lt=MAX_TOKENS)]], Field(max_length=MAX_TOKENS)] | None = None
     reads: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.parents is not None:  # files of earlier versions have a chain's number
+            self.holds = None
 
     @property
     def n_steps(self) -> int:

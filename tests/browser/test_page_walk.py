@@ -119,6 +119,7 @@ def test_stop_leaves_a_sentence_and_a_form_that_runs_again(page):
 
 
 def test_a_refusal_is_a_sentence_each_time_and_the_run_on_screen_stays(page):
+    page.set_viewport_size({"width": 1280, "height": 380})  # what is said of the run is below the form
     for prompt, tokens, sentence in (
         ("   ", 30, "The prompt is empty"),
         ("   ", 30, "The prompt is empty"),
@@ -127,6 +128,7 @@ def test_a_refusal_is_a_sentence_each_time_and_the_run_on_screen_stays(page):
     ):
         run_box(page, prompt, tokens=tokens)
         expect(page.locator(".sp-status.sp-fault")).to_contain_text(sentence)
+        expect(page.locator(".sp-status.sp-fault")).to_be_in_viewport()
         expect(page.locator("#run")).to_be_visible()
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
 
@@ -152,6 +154,8 @@ def test_a_typed_lane_is_found_in_the_list_or_refused_at_once_in_its_words(page)
     box.press("Enter")
     expect(chosen.last).to_have_text("Heuristic")
     expect(fault).to_have_count(0)
+    chosen.last.locator(".token-remove").hover()
+    expect(chosen.last.get_by_role("button", name="Remove Heuristic")).to_be_visible()
     assert page.evaluate("window.hacked") is None
 
 
@@ -292,6 +296,23 @@ def test_keys_move_the_player_that_is_on_screen(page):
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_have_count(0)  # another tab is on screen
+    page.get_by_role("tab", name="Race").click()
+
+
+def test_keys_go_on_from_the_token_that_was_clicked_and_e_explains_the_one_that_is_shown(page):
+    page.get_by_label("Time", exact=True).press("End")
+    tokens = page.locator(".sd-col:not([hidden]) .sd-tk")
+    for key, shown in (("ArrowRight", 4), ("ArrowLeft", 2)):
+        point_at(page, tokens.nth(3))
+        tokens.nth(3).click()
+        expect(tokens.nth(3)).to_be_focused()
+        page.keyboard.press(key)
+        expect(tokens.nth(shown)).to_be_focused()
+    page.keyboard.press("Escape")
+    page.evaluate("document.activeElement.blur()")
+    point_at(page, tokens.nth(5))
+    page.keyboard.press("e")
+    page.wait_for_selector(".sl-steps .sl-sentence")
     page.get_by_role("tab", name="Race").click()
 
 

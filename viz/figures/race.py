@@ -170,7 +170,7 @@ def lookahead_sentence(traces: list[Trace]) -> str:
 def _wasted(trace: Trace) -> str:
     found = counts(trace)
     text = f"{lane_name(trace.lane)} threw away {found.thrown_away:,} of {found.drafted:,} guesses"
-    if any(it.holds is None or it.parents is not None for it in trace.iterations):
+    if any(it.holds is None for it in trace.iterations):
         return text
     short = sum(it.holds > it.n_drafted for it in trace.iterations[:-1])
     if not short:

@@ -9,6 +9,7 @@ from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import how_timed, timings, unsteady, wavering
 from decoding.lookahead.lanes import is_usable
 from decoding.records.pairs import about_pair, is_asked
+from decoding.records.request import CompareRequest
 from decoding.records.text import counted, in_words
 from decoding.records.trace import Costs, Run, Trace
 
@@ -197,8 +198,14 @@ def badge_place(run: Run) -> str:
     timings stand behind each figure.
     """
     asked, machine = run.settings, run.machine.gpu or run.machine.processor
-    drawn = [] if asked.rule == "greedy" else [f"{asked.rule} at temperature {asked.temperature:g}"]
+    drawn = [] if asked.rule == "greedy" else [f"{asked.rule} at temperature {asked.temperature:g}{_cut(asked)}"]
     return " · ".join([*drawn, machine, run.pair.target.dtype, run.created[:10], how_timed(run)])
+
+
+def _cut(asked: CompareRequest) -> str:
+    """Which tokens were left out before drawing."""
+    top_k = f", top-k {asked.top_k}" if asked.top_k else ""
+    return top_k + (f", top-p {asked.top_p:g}" if asked.top_p < 1.0 else "")
 
 
 def model_size(parameters: int) -> str:

@@ -99,7 +99,7 @@ function open(player) {
   const it = isFirstVisit() && exampleIn(player.model), still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
   if (!it) return;
   const said = aria(el("ol", "sp-opening-said"), { live: "polite" }), row = el("p", "sp-opening-row");
-  const node = aria(el("div", "sp-opening", row, said, el("p", "sd-mute", "Any click or key ends this.")), { role: "region", label: "What speculative decoding is" });
+  const node = aria(el("div", "sp-opening", row, said, el("p", "sd-mute", "Any tap, click or key ends this.")), { role: "region", label: "What speculative decoding is" });
   const boxes = it.guesses.map(({ text }) => tokenBox(text, "waiting"));
   const acts = [
     ...boxes.map((box, k) => [k ? GUESS_MS : 0, () => { row.append(box); if (!k) say(`The small model guesses ${word(it.drafted, "token")} ahead: words, or pieces of words.`); }]),

@@ -108,6 +108,12 @@ document.addEventListener("keydown", (event) => {
 
 // ---------------------------------------------------------------- the list of lanes
 
+/** The cross of a chosen lane says which one it removes; Gradio calls it by a number. */
+for (const reached of ["pointerover", "focusin"]) document.addEventListener(reached, ({ target }) => {
+  const cross = target.closest?.("#lanes .token .token-remove");
+  if (cross) aria(cross, { label: cross.title = `Remove ${cross.closest(".token").textContent.trim()}` });
+});
+
 let known = {}; // label -> [group, line]; for a label with a number after a colon, what stands before it
 
 /** Keeps what the list says of each lane; Gradio draws the list anew whenever it is opened or filtered. */

@@ -49,7 +49,7 @@ class Race {
       const opening = packed ? this.openPacked(packed) : this.open(run);
       this.queue = opening.then(() => this.seek(t)).catch((error) => { // which is said after what comes in its place is shown
         if (value) this.receive(value);
-        this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
+        this.queue = this.queue.then(() => this.status.refuse(error.message));
       });
     } else if (asksForAnother(query)) {
       this.root.hidden = true;  // until there is a run to show: an unrelated one must not play meanwhile
@@ -130,7 +130,7 @@ class Race {
   receive(text) {
     this.queue = this.queue.then(() => this.accept(JSON.parse(text))).catch((error) => {
       console.error(error);
-      this.status.say(error.message, "fault");
+      this.status.refuse(error.message);
     });
   }
 

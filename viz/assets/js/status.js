@@ -20,6 +20,12 @@ export class Status {
     if (fraction != null) this.bar.value = fraction;
   }
 
+  /** Says why something cannot be done, on screen: the form before it may be long. */
+  refuse(text) {
+    this.say(text, "fault");
+    this.node.scrollIntoView({ block: "nearest" });
+  }
+
   /** A button beside what was said, until something else is said; it can be used when `ready` is settled. */
   offer(text, act, ready) {
     const offered = this.offered = button(text, act);
@@ -34,7 +40,7 @@ export class Status {
     if (kind === "progress") this.say(data.message || data.stage, "busy", data.fraction);
     if (kind === "finished") this.say("");
     if (kind === "cancelled") this.say("Stopped.");
-    if (kind === "failed") this.say(data.message, "fault");
+    if (kind === "failed") this.refuse(data.message);
   }
 }
 

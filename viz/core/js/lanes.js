@@ -62,7 +62,8 @@ class Iteration {
     const { cost, drafted: n, steps, parents, gives } = this;
     const what = parents ? count(steps, "draft pass", "draft passes") : count(n, "guess", "guesses");
     const guessing = n ? `${what} ${fixed(cost.guessing)} + ` : "";
-    const sum = `${guessing}one check ${fixed(cost.check)} + the rest ${fixed(cost.rest)} = ${fixed(cost.total)} passes of the target`;
+    const addsUp = fixed([cost.guessing, cost.check, cost.rest].reduce((sum, part) => sum + Number(fixed(part)), 0)) === fixed(cost.total);
+    const sum = `${guessing}one check ${fixed(cost.check)} + the rest ${fixed(cost.rest)} ${addsUp ? "=" : "≈"} ${fixed(cost.total)} passes of the target`;
     const verdict = Math.abs(cost.gained) < 0.005 ? "no difference"
       : cost.gained > 0 ? `${fixed(cost.gained)} saved` : `${fixed(-cost.gained)} lost`;
     return `Cost: ${sum}. Plain decoding would have taken ${fixed(cost.plain)} for ${count(gives, "token")}: ${verdict}.`;

@@ -37,6 +37,7 @@ export const GLOSSARY = {
   "Cost tree": "A policy of this project: keeps guessing, deeper or wider, while one more guess saves more time than it costs.",
   oracle: "Knows in advance which guesses will hold, so it never makes one too many. For comparison; it cannot be used in practice.",
   "static-opt": "The best static SL: of this run or, in an evaluation, the one chosen on other prompts than the test prompts.",
+  "tree-opt": "The best number of guesses in a tree, chosen as that of static-opt.",
   accepted: "A guess that passed the check: it becomes text.",
   rejected: "A guess that failed the check: the target's token is a different one or, with speculative sampling, the draw fell against it.",
   dropped: "A guess after a rejected one: it follows a wrong token, so its check does not count.",

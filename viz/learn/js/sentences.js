@@ -68,10 +68,12 @@ function draftReads(chain, at) {
 function decisionOf(lane, it, guess) {
   const last = guess.index === it.drafted - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess again";
   if (guess.score != null && guess.threshold != null) {
-    return `The policy ${lane.name} compares its score ${fixed(guess.score, 3)} with the threshold ${fixed(guess.threshold, 3)}: ${outcome}.`;
+    return `${policyOf(lane)} compares its score ${fixed(guess.score, 3)} with the threshold ${fixed(guess.threshold, 3)}: ${outcome}.`;
   }
-  return `${lane.policy === "you" ? "You decide" : `The policy ${lane.name} decides`}: ${outcome}.`;
+  return `${lane.policy === "you" ? "You decide" : `${policyOf(lane)} decides`}: ${outcome}.`;
 }
+
+const policyOf = ({ name }) => (name.startsWith("Your") ? name : `The policy ${name}`);
 
 function checkOf(model, it) {
   const cost = fixed(checkCost(model.costs, it.drafted + 1));

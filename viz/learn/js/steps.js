@@ -136,7 +136,7 @@ export class Steps {
     for (let k = 0; k <= Math.min(this.it.deepest, 24); k++) {
       row.append(button(String(k), () => { this.bets.set(this.it, k); this.build(); }, { pressed: made === k }), " ");
     }
-    if (made != null) row.append(el("span", "sd-mute", "Now choose Next."));
+    row.append(el("span", "sd-mute", made == null ? "Next waits for your choice." : "Now choose Next."));
     return row;
   }
 

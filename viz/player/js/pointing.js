@@ -78,6 +78,7 @@ const Pointing = {
   /** Shows what is known of a token, of one in a tree in the `holder` under that. */
   async showToken({ lane, node, token }, holder = null) {
     this.wanted = token;
+    this.wantedIn = lane;
     this.mark(token.position, { from: lane, chosen: token });
     this.emit(lane, token.position);
     const details = await this.fetchDetails(lane, token);
@@ -239,7 +240,7 @@ const Pointing = {
     const fork = event.target.closest(".sd-fork");
     if (fork) { this.openTree(this.ownTokenOf(fork)); return; }
     if (found && this.isBranching(found)) this.openTree(found);
-    else if (found) { this.pause(); this.holdPopup(Boolean(this.options.explain)); this.showToken(found); } else if (figure) this.showFigure(figure);
+    else if (found) { this.pause(); this.holdPopup(Boolean(this.options.explain)); this.focusToken(found); } else if (figure) this.showFigure(figure);
     else if (term) this.showTerm(term);
     else if (this.tapLookahead(event)) return;
     else if (!event.target.closest(".sd-pop, button, input, select, label")) this.unpin();
@@ -283,6 +284,7 @@ const Pointing = {
     const ranged = tag === "INPUT" && target !== this.rail;
     if (ranged || tag === "SELECT" || tag === "TEXTAREA") return;
     if (event.key === " " && (tag === "BUTTON" || tag === "SUMMARY")) return;
+    if (event.key === "e" && this.explainShown(target)) { event.preventDefault(); return; }
     const acts = {
       " ": () => this.toggle(), ArrowLeft: () => this.step(-1), ArrowRight: () => this.step(1),
       Home: () => { this.pause(); this.seek(0); }, End: () => { this.pause(); this.seek(this.total); },
@@ -307,19 +309,32 @@ const Pointing = {
     event.clipboardData.setData("text/plain", kept.map(({ text }) => text).join(""));
   },
 
-  /** Arrow keys in a text move from token to token; "e" explains one. */
+  /** Shows a token from which the arrow keys go on. */
+  focusToken(found) {
+    const { node, token: { text, outcome, ends } } = found;
+    node.tabIndex = -1;
+    aria(node, { role: "button", label: `${ends ? "end of the text" : visible(text)}, ${outcome}`, describedby: this.popup.node.id });
+    if (document.activeElement === node) this.showToken(found); else node.focus({ preventScroll: false });
+  },
+
+  /** "e" explains the token that is shown, or has the focus. Returns whether there is one. */
+  explainShown(target) {
+    const shown = this.wanted ? { lane: this.wantedIn, token: this.wanted } : this.tokenOf(target);
+    if (!shown || !this.options.explain || !this.isRecorded(shown.lane)) return false;
+    this.explain(shown);
+    return true;
+  },
+
+  /** Arrow keys in a text move from token to token. */
   walk({ key, target }) {
     const direction = { ArrowRight: 1, ArrowLeft: -1 }[key], here = this.tokenOf(target);
-    if (key === "e" && here && this.options.explain && this.isRecorded(here.lane)) { this.explain(here); return true; }
     if (key === "Enter" && here && this.isBranching(here)) { this.openTree(here, true); return true; }
     if (!direction) return false;
     const { lane, text: { visible: end } } = this.views[target.closest(".sd-text").dataset.lane];
     for (let k = (target.sdToken ?? -1) + direction; k >= 0 && k < end; k += direction) {
-      const { node, text, outcome, ends } = lane.tokens[k];
+      const { node } = lane.tokens[k];
       if (node.offsetParent === null) continue; // final text only
-      node.tabIndex = -1;
-      aria(node, { role: "button", label: `${ends ? "end of the text" : visible(text)}, ${outcome}`, describedby: this.popup.node.id });
-      node.focus({ preventScroll: false });
+      this.focusToken(this.tokenOf(node));
       break;
     }
     return true;
