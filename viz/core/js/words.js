@@ -53,7 +53,7 @@ export const MORE_WORDS = {
   "speculative sampling": "A guess is kept with probability min(1, p/q); otherwise a token is drawn from max(0, p − q).",
   coupling: "Both models draw with the same random numbers; a guess holds if the two draws agree.",
   "p and q": "The probabilities that the target (p) and the draft (q) give to a token.",
-  c: "The time of a guess, divided by that of a target pass over one token.",
+  c: "The time of a guess, divided by that of a target pass over one token. The first guess of an iteration takes longer: the rest of its time is counted apart.",
   caution: "Cost-aware's factor on what a guess costs: above 1 it stops earlier, below 1 later.",
   "prompt lookup": "A draft without a model: it copies what followed the last tokens where they stood in the text before.",
   "v(n)": "The time of a target pass over n tokens, divided by that of a pass over one token.",
