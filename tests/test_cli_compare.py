@@ -6,11 +6,8 @@ import os
 import shlex
 import signal
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 
-import httpx
 import pytest
 from rich.console import Console
 
@@ -27,11 +24,9 @@ from decoding.records.request import number_formats
 from decoding.records.run_file import load_run, request_again, save_run
 from decoding.records.suites import Prompt
 from decoding.records.trace import Run, Verdict
-from tests import web
 from tests.commands import command
 from tests.fakes import ScriptedRunner
 from tests.runs import make_run
-from tests.serving import free_port
 from viz.settings import command_line
 
 
@@ -217,32 +212,6 @@ def test_the_address_that_serve_prints_is_one_that_a_front_end_takes(started, ho
     ended = command("serve", "--host", host, "--insecure")
     assert ended.status == 0
     RemoteBackend(ended.err.split("--backend ")[1].split()[0]).close()
-
-
-SERVE_ALONE = """
-import sys
-from decoding.backends.local import LocalBackend
-from decoding.cli import main
-LocalBackend.prepare = lambda backend: None  # no worker: it would begin to load the default pair
-main(["serve", *sys.argv[1:]])
-"""
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
-    port = free_port()
-    words = [sys.executable, "-c", SERVE_ALONE, "--port", str(port)]
-    environment = {**os.environ, "SPECULOSCOPE_TOKEN": "s3cret", "TMPDIR": str(tmp_path)}
-    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
-    assert f"http://127.0.0.1:{port}" in server.stderr.readline()
-    patient = httpx.Client(transport=httpx.HTTPTransport(retries=20), timeout=web.PATIENCE_S)
-    assert patient.get(f"http://127.0.0.1:{port}/health").json()["status"] == "ok"
-    assert web.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
-    server.send_signal(ending)
-    server.send_signal(ending)  # impatient
-    assert server.wait(timeout=60) == 0
-    assert "Traceback" not in server.stderr.read()
-    assert not list(tmp_path.iterdir())
 
 
 def test_fates_have_marks_and_text_cannot_steer_the_terminal():

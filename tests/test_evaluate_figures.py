@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from runpy import run_module
 
 import pytest
 import typer
@@ -181,13 +182,17 @@ def test_names_from_a_result_are_inert():
     assert "<img" not in whole_page("", report_of(hostile).content(""))
 
 
-def test_a_command_writes_pages_that_need_no_other_file(tmp_path, capsys):
-    results = {"result.json": make_evaluation(), "drafts-result.json": make_drafts()}
+def test_a_command_writes_pages_that_need_no_other_file(tmp_path, capsys, monkeypatch):
+    results = {"result.json": make_evaluation(), "drafts-result.json": make_drafts(), "tiny.json": make_evaluation()}
     for name, result in results.items():
         save_result(result, tmp_path / name)
-    main([tmp_path / name for name in results])
-    assert {path.name for path in tmp_path.iterdir()} == {*results, "report.html", "drafts-report.html"}
-    for name in ("report.html", "drafts-report.html"):
+    monkeypatch.setattr(sys, "argv", ["reports", *(str(tmp_path / name) for name in results)])
+    with pytest.raises(SystemExit) as ended:
+        run_module("viz.reports", run_name="__main__")
+    assert ended.value.code == 0
+    pages = {"report.html", "drafts-report.html", "tiny.html"}
+    assert {path.name for path in tmp_path.iterdir()} == {*results, *pages}
+    for name in pages:
         head, _, body = (tmp_path / name).read_text().partition("<body>")
         assert "plotly.js v" in head and "<script src" not in head
         assert len(body) < 300_000 and "https://" not in body and "var(--" not in body

@@ -257,6 +257,21 @@ def test_damaged_results_are_refused_in_a_sentence(tmp_path, text):
         load_result(path)
 
 
+@pytest.mark.parametrize(
+    "make, part", [(make_evaluation, {"lanes": {"static-opt": "x"}}), (make_drafts, {"drafts": 0})]
+)
+def test_a_result_that_no_report_could_show_is_refused(tmp_path, make, part):
+    """A best static SL that is no number; a draft without a name."""
+    ship(make(), tmp_path)
+    path = next(tmp_path.glob("*.json"))
+    data = json.loads(path.read_text())
+    if "drafts" in part:
+        part = {"drafts": [data["drafts"][0] | {"name": ""}]}
+    path.write_text(json.dumps(data | part))
+    with pytest.raises(UserError, match="not an evaluation"):
+        load_result(path)
+
+
 def test_plain_data_that_is_no_result_is_refused():
     with pytest.raises(UserError):
         results.result_from_dict({"figures": float("nan")})

@@ -170,6 +170,6 @@ def test_without_ray_the_commands_say_what_to_install(monkeypatch):
 
 
 def test_what_is_about_a_cluster_is_refused_without_one():
-    for arguments in (["--replicas", "2"], ["--address", "head:6379"], ["--gpus-per-replica", "0.5"]):
-        status, _, err = command("serve", *arguments)
+    for arguments in ("--replicas 2", "--address h:1", "--gpus-per-replica 0.5", "--most-replicas 2"):
+        status, _, err = command("serve", *arguments.split())
         assert status == 2 and "add --ray" in " ".join(err.split())

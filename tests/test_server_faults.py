@@ -2,8 +2,12 @@
 
 import json
 import logging
+import os
+import signal
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
@@ -204,3 +208,36 @@ def test_closing_the_front_end_in_the_midst_is_a_sentence():
         stream, events = begin(remote)
         remote.close()
         assert last_sentence(events + list(stream)) == CLOSED
+
+
+SERVE_ALONE = """
+import sys
+from decoding.backends import local
+from decoding.cli import main
+from tests.page_fakes import ScriptedBackend
+local.LocalBackend = lambda **options: ScriptedBackend()  # without a worker, which would load the default pair
+main(["serve", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_serve_serves_and_ends_on_a_signal_in_the_middle_of_a_run(ending, tmp_path):
+    port = free_port()
+    words = [sys.executable, "-c", SERVE_ALONE, "--port", str(port)]
+    environment = {**os.environ, "SPECULOSCOPE_TOKEN": "s3cret", "TMPDIR": str(tmp_path)}
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+    assert f"http://127.0.0.1:{port}" in server.stderr.readline()
+    patient = httpx.Client(transport=httpx.HTTPTransport(retries=20), timeout=web.PATIENCE_S)
+    assert patient.get(f"http://127.0.0.1:{port}/health").json()["status"] == "ok"
+    assert web.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
+    run = {"url": f"http://127.0.0.1:{port}/runs/a-run-of-it", "headers": {"Authorization": "Bearer s3cret"}}
+    asked = {"kind": "compare", "options": {"prompt": "def endless():", "lanes": ["autoregressive", "static:5"]}}
+    assert web.put(**run, json=asked).status_code == 201
+    with web.stream("GET", **run | {"url": run["url"] + "/events"}) as events:
+        lines = events.iter_lines()  # the reader stays
+        assert "queued" in next(lines)
+        server.send_signal(ending)
+        server.send_signal(ending)  # impatient
+        assert server.wait(timeout=60) == 0
+    assert "Traceback" not in server.stderr.read()
+    assert not list(tmp_path.iterdir())

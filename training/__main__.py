@@ -104,7 +104,7 @@ def install() -> None:
 @align.command(name="all")
 def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
     """All steps: texts, suite, three-layers for the given minutes (a third of them for two-layers, from which it
-    grows), and the other drafts with a third of its training tokens each.
+    grows), the other drafts with a third of its training tokens each, and `install`, which replaces those in models/.
     """
     from training.distil import tokens_seen
     from training.drafts import DEFAULT, RECIPES

@@ -68,7 +68,11 @@ def main() -> None:
         parser.error(f"{options.folder} already exists: name another folder, or delete it.")
     try:
         folder = build(options.folder, options.hardware)
+    except subprocess.CalledProcessError:
+        parser.error(f"{ROOT} is no git checkout, whose files a Space consists of: clone the repository.")
     except OSError as error:
+        if error.filename == "git":
+            parser.error("git is missing, which lists the files of a Space: install it.")
         parser.error(f"Cannot write {options.folder} ({error.strerror}): name another folder.")
     print(f"Wrote {folder}. Upload it: hf upload OWNER/NAME {folder} --repo-type space")
 

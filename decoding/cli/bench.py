@@ -24,7 +24,20 @@ from ..files import Lines, digest_of, write_whole
 from ..lookahead.fitted import digest_of_policies
 from ..records.pairs import MODEL_FREE
 from ..records.text import counted
-from .console import AsJson, Draft, Dtype, PairName, Target, err, make_folder, out, print_json, progress_bar
+from .console import (
+    CANCELLED,
+    AsJson,
+    Draft,
+    Dtype,
+    PairName,
+    Target,
+    cancel_on_interrupt,
+    err,
+    make_folder,
+    out,
+    print_json,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from ..bench.lossless import Counts
@@ -146,15 +159,17 @@ def lossless(
     )
     counts = _kept_counts(lines, chosen)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
-    with progress_bar("Comparing") as progress:
+    with progress_bar("Comparing") as progress, cancel_on_interrupt() as cancel:
         folder = loaded.target_folder if loaded.target.info.dtype == "float32" else None
         reference = transformers_reference(folder) if folder is not None else plain_reference(loaded)
         for _ in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1), counts):
             progress(f"{counts.equal} of {counts.compared} texts equal", counts.prompts / len(prompts))
             if lines is not None:
                 lines.add(asdict(counts) | {"of": _digest(chosen[: counts.prompts])})
-            if monotonic() > deadline:
+            if cancel.is_set() or monotonic() > deadline:
                 break
+    if cancel.is_set() and lines is not None:
+        err.print("Stopped. The same command continues.")
     if as_json:
         print_json(asdict(counts))
     else:
@@ -164,7 +179,7 @@ def lossless(
         )
     for number, policy, cap, at, gap in counts.different:
         err.print(f"prompt {number}, {policy}, SL up to {cap}: first difference at {at}, top-2 gap {gap:.2g}")
-    raise typer.Exit(1 if counts.different else 0)
+    raise typer.Exit(1 if counts.different else CANCELLED if cancel.is_set() else 0)
 
 
 def _lines(path: Path | None, pair: Pair, setting: dict[str, object]) -> Lines | None:

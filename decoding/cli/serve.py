@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, Grant
 from .console import err
 
 TOKEN_VARIABLE = "SPECULOSCOPE_TOKEN"
+MOST_REPLICAS = 4  # unless stated
 
 
 def serve(
@@ -38,7 +40,9 @@ def serve(
     ray: Annotated[bool, typer.Option("--ray", help="Run on many devices, through Ray Serve.")] = False,
     address: Annotated[str, typer.Option(help="With --ray: a running cluster; default: start one here.")] = "",
     replicas: Annotated[str, typer.Option(help="With --ray: number of devices; auto: as needed.")] = "auto",
-    most_replicas: Annotated[int, typer.Option(help="With --replicas auto: the maximum number of devices.")] = 4,
+    most_replicas: Annotated[
+        int, typer.Option(help="With --replicas auto: the maximum number of devices.")
+    ] = MOST_REPLICAS,
     gpus_per_replica: Annotated[float, typer.Option(help="With --ray: GPUs of each device.")] = 0.0,
 ) -> None:
     """Serve comparisons to front ends on other machines (python app.py --backend http://HOST:PORT)."""
@@ -59,9 +63,10 @@ def serve(
         number = {"replicas": check_replicas(replicas), "most": most_replicas, "gpus": gpus_per_replica}
         _serve_on_cluster(options | number, host, port, address, front_ends)
         return
-    if address or replicas != "auto" or gpus_per_replica:
+    if address or replicas != "auto" or gpus_per_replica or most_replicas != MOST_REPLICAS:
         raise UserError(
-            "--address, --replicas and --gpus-per-replica are about a cluster: add --ray, or leave them out."
+            "--address, --replicas, --most-replicas and --gpus-per-replica are about a cluster: add --ray, or leave "
+            "them out."
         )
     limits = Limits(max_runs=max_waiting + 1, any_model=any_model)
     backend = LocalBackend(max_waiting=max_waiting, grant=grant)
@@ -74,10 +79,11 @@ def serve(
 
     class Server(uvicorn.Server):
         """uvicorn's own handler ends at once on a second Ctrl-C and raises every signal again inside the event loop;
-        both cut the application's own end short, with a traceback.
+        both cut the application's own end short, with a traceback. It writes another for each stream that is cut.
         """
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            logging.getLogger("uvicorn.error").disabled = True
             self.should_exit = True
 
     with ended_by_sigterm():  # until the server listens

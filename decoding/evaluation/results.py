@@ -122,7 +122,11 @@ class EvaluationResult:
     schema: Literal["speculoscope.evaluation/2"] = SCHEMA
 
     def __post_init__(self) -> None:
-        """Figures of fewer prompts than ENOUGH_FOR_INTERVAL have no interval, also in files of earlier versions."""
+        """Figures of fewer prompts than ENOUGH_FOR_INTERVAL have no interval, also in files of earlier versions. Raises
+        ValueError for lanes or drafts that no report could show.
+        """
+        if self.static_opt < 0 or not all(draft.name for draft in self.drafts):
+            raise ValueError("an SL or the name of a draft is missing")
         few = [one.n is not None and one.n < ENOUGH_FOR_INTERVAL for one in self.figures]
         self.figures = [
             one._replace(low=None, high=None) if lacks else one

@@ -18,21 +18,17 @@ from ..figures.drawing import on_paper
 from .report import report_of
 
 
-def main(results: Annotated[list[Path], typer.Argument(help="result.json or drafts-result.json files.")]) -> None:
-    """Write report.html (for drafts: drafts-report.html) next to each result."""
+def main(results: Annotated[list[Path], typer.Argument(help="result.json files, or shipped results.")]) -> None:
+    """Write a page next to each result: report.html for result.json, and of others the file's own name."""
     try:
         for result in results:
             report = report_of(load_result(result))
-            page = result.absolute().with_name("drafts-report.html" if report.of_drafts else "report.html")
+            page = result.absolute().with_name(result.stem.replace("result", "report") + ".html")
             write_text(page, whole_page(report.title, report.content("Measured")))
             typer.echo(f"Wrote {page}")
     except UserError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from error
-
-
-if __name__ == "__main__":
-    typer.run(main)
 
 
 STYLE = (
@@ -86,3 +82,7 @@ def _row(tag: str, cells: Sequence[str], figures: Sequence[bool]) -> str:
     """One row; columns of words are aligned to the left."""
     kinds = ["" if figure else " class='words'" for figure in figures]
     return f"<tr>{''.join(_element(tag, text, kind) for text, kind in zip(cells, kinds))}</tr>"
+
+
+if __name__ == "__main__":
+    typer.run(main)
