@@ -247,6 +247,8 @@ def test_a_recording_with_lanes_of_another_program_is_an_example_without_them(tm
         ("Static 77", None, "The SL must be a whole number"),
         ("Static 2", "static:2", ""),  # and not the one label that begins so
         ("Static", None, "The SL must be a whole number"),  # several labels begin so
+        ("ngram/static:8", "ngram/static:8", ""),
+        ("ngram/tree:8", None, "The lane ngram/tree:8 decides by the draft's probabilities, and ngram has none"),
     ],
 )
 def test_a_typed_lane_is_one_of_the_list_or_refused_in_its_words(typed, lane, sentence):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.lookahead.lanes import STAND_IN, parse_lane, spec_of
+from decoding.lookahead.lanes import STAND_IN, check_certain, parse_lane, spec_of
 from decoding.lookahead.spec import all_specs, learned_policies, offered_lanes
-from decoding.records.pairs import PROMPT_LOOKUP, PairDescription
+from decoding.records.pairs import MODEL_FREE, PROMPT_LOOKUP, PairDescription
 from decoding.records.request import DEFAULT_LANES
 from decoding.records.suites import load_showcase
 
@@ -131,7 +131,9 @@ def read_lanes(typed: Sequence[str], choices: Sequence[tuple[str, str]]) -> tupl
 def _fault_of(lane: str) -> str:
     """Why ``lane`` cannot be run here, as a sentence; "" if it can."""
     try:
-        parse_lane(lane)
+        read = parse_lane(lane)
+        if read.draft in MODEL_FREE:
+            check_certain(read, read.draft)
     except UserError as error:
         return str(error)
     return ""

@@ -13,8 +13,7 @@ from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES_FOLDER
 from ..lookahead.fitted import Heads, load_heads, make_policy
 from ..lookahead.heads import Head
-from ..lookahead.lanes import Lane, parse_lane, stand_in
-from ..lookahead.spec import all_specs
+from ..lookahead.lanes import Lane, check_certain, parse_lane, stand_in
 from ..loop.acceptance import AcceptanceRule, make_rule
 from ..loop.device_drafting import ON_DEVICE, works_on_device
 from ..loop.drafting import MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
@@ -265,11 +264,7 @@ def _check_features(prepared: Prepared, lane: Lane) -> None:
 
 def check_draft(pair: Pair, draft: str, lane: Lane) -> None:
     """Raises UserError for a lane whose policy ``draft`` cannot serve."""
-    if abilities_of(pair, draft).certain and lane.spec.looks_at_guesses:
-        others = [spec.name for spec in all_specs().values() if not (spec.plain or spec.looks_at_guesses)]
-        raise UserError(
-            f"The lane {lane.text} decides by the draft's probabilities, and {draft} has none: "
-            f"use one of these policies with it: {', '.join(others)}."
-        )
+    if abilities_of(pair, draft).certain:
+        check_certain(lane, draft)
     if lane.spec.branches and not all(model.can_branch for model in models_of(pair, [draft])):
         raise UserError(f"The lane {lane.text} guesses trees, which these models cannot read: choose another policy.")

@@ -80,6 +80,16 @@ def parse_lane(text: str) -> Lane:
     return lane
 
 
+def check_certain(lane: Lane, draft: str) -> None:
+    """Raises UserError for a lane whose policy decides by probabilities, which ``draft`` lacks."""
+    if lane.spec.looks_at_guesses:
+        others = [spec.name for spec in all_specs().values() if not (spec.plain or spec.looks_at_guesses)]
+        raise UserError(
+            f"The lane {lane.text} decides by the draft's probabilities, and {draft} has none: "
+            f"use one of these policies with it: {', '.join(others)}."
+        )
+
+
 def stand_in(lane: Lane) -> str:
     """The lane that replaces a learned one for which nothing was fitted, with the same draft."""
     return f"{lane.draft}/{STAND_IN}" if lane.draft else STAND_IN
