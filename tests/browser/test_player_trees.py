@@ -1,6 +1,7 @@
 """Iterations whose guesses branch, in the player and step by step in the Learn tab."""
 
 import json
+import re
 from copy import deepcopy
 from dataclasses import replace
 
@@ -157,7 +158,8 @@ def test_step_by_step_shows_a_place_after_the_other(opened, run):
             break
         page.locator("[data-key=next]").click()
     assert seen == sorted(seen) and seen[0] >= 1  # what the check has read stays in sight
-    assert spent == sorted(spent) and f"= {spent[-1]:.2f} passes" in page.locator(".sl-caption").inner_text()
+    assert spent == sorted(spent)
+    assert re.search(rf"[=≈] {spent[-1]:.2f} passes", page.locator(".sl-caption").inner_text())  # its parts are rounded
     assert sum("proposes" in one for one in said) == it.deepest
     assert sum("Accepted." in one for one in said) == it.n_accepted
     assert sum(one.startswith("Check:") for one in said) == 1
