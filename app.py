@@ -50,7 +50,7 @@ def main() -> None:
             if options.port is None:
                 parser.error(str(error))
             parser.error(
-                f"Nothing can listen on port {options.port} here (is it taken, or the host not this machine?): choose "
+                f"Nothing can listen on port {options.port} here (is it taken, or is --host another machine?): choose "
                 "another --port or --host."
             )
         finally:

@@ -1,4 +1,6 @@
-"""Files: the cache folder, temporary folders, atomic writes of files and folders, digests and safe names."""
+"""Files: the cache folder, temporary folders, atomic writes of files and folders, digests and safe names, and JSON
+Lines from which interrupted work resumes.
+"""
 
 from __future__ import annotations
 

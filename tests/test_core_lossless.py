@@ -1,6 +1,8 @@
 """A slice of ``python -m decoding lossless`` on a tiny random pair, and that it can fail."""
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -82,6 +84,15 @@ def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_pa
         assert "has the counts of other prompts" in command(*words, *kept, "--limit", "2").err
     assert "different skip" in command(*words, *kept, "--limit", "2", "--skip", "1").err
     assert "Minutes must be" in command(*words, "--minutes", "nan").err
+
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr("decoding.bench.lossless.check_lossless", interrupted)
+        stopped = command(*words, *kept, "--limit", "3")
+    assert stopped.status == 130 and "The same command continues." in stopped.err
     assert "Skip fewer" in command(*words, "--limit", "2", "--skip", "2").err
     assert "Skip fewer" in command(*words, "--max-new-tokens", "2048").err
     with (tmp_path / "counts.jsonl").open("a") as file:

@@ -18,7 +18,7 @@ from huggingface_hub import SpaceCard
 from packaging.requirements import Requirement
 
 import app
-from viz import page
+from viz import page, space
 from viz.space import CPU_WHEELS, HARDWARE, ROOT, build, requirements
 
 from . import web
@@ -90,6 +90,17 @@ def test_every_large_or_binary_file_goes_to_large_file_storage(folder, tmp_path)
     ended = subprocess.run(["git", "check-attr", "filter", *named], cwd=copy, capture_output=True)
     assert "docs/race.png" in named
     assert {line.rpartition(b": ")[2] for line in ended.stdout.splitlines()} == {b"lfs"}
+
+
+@pytest.mark.parametrize(("path", "sentence"), [(None, "is no git checkout"), ("", "git is missing")])
+def test_without_git_no_space_is_written_and_a_sentence_says_what_to_do(tmp_path, monkeypatch, capsys, path, sentence):
+    monkeypatch.setattr(space, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["space", str(tmp_path / "space")])
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    with pytest.raises(SystemExit) as ended:
+        space.main()
+    assert ended.value.code == 2 and sentence in capsys.readouterr().err
 
 
 def test_the_card_of_the_space_is_one():

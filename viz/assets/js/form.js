@@ -109,10 +109,13 @@ document.addEventListener("keydown", (event) => {
 // ---------------------------------------------------------------- the list of lanes
 
 /** The cross of a chosen lane says which one it removes; Gradio calls it by a number. */
-for (const reached of ["pointerover", "focusin"]) document.addEventListener(reached, ({ target }) => {
+function nameCross({ target }) {
   const cross = target.closest?.("#lanes .token .token-remove");
-  if (cross) aria(cross, { label: cross.title = `Remove ${cross.closest(".token").textContent.trim()}` });
-});
+  if (!cross) return;
+  cross.title = `Remove ${cross.closest(".token").textContent.trim()}`;
+  aria(cross, { label: cross.title });
+}
+for (const reached of ["pointerover", "focusin"]) document.addEventListener(reached, nameCross);
 
 let known = {}; // label -> [group, line]; for a label with a number after a colon, what stands before it
 

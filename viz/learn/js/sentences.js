@@ -73,7 +73,7 @@ function decisionOf(lane, it, guess) {
   return `${lane.policy === "you" ? "You decide" : `${policyOf(lane)} decides`}: ${outcome}.`;
 }
 
-const policyOf = ({ name }) => (name.startsWith("Your") ? name : `The policy ${name}`);
+const policyOf = ({ name, policy }) => (policy === "written" ? name : `The policy ${name}`); // "Your policy"
 
 function checkOf(model, it) {
   const cost = fixed(checkCost(model.costs, it.drafted + 1));
