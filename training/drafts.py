@@ -1,4 +1,6 @@
-"""The drafts for a chat model: their shapes, their initial weights, and what they share with the target."""
+"""The drafts for a chat model: their shapes, their initial weights, what they share with the target, and the slim folders
+that they are written to (``decoding.engines.slim`` describes the format).
+"""
 
 from __future__ import annotations
 
