@@ -1,5 +1,5 @@
-"""The drafts for a chat model: their shapes, their initial weights, what they share with the target, and the slim folders
-that they are written to (``decoding.engines.slim`` describes the format).
+"""The drafts for a chat model: their shapes, their initial weights, what they share with the target, and the slim
+folders that they are written to (``decoding.engines.slim`` describes the format).
 """
 
 from __future__ import annotations
