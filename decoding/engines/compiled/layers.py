@@ -27,12 +27,12 @@ _MATRIX = ("weights", "scales", "steps", "blocks", "bias")  # of a product; with
 _COLUMNS = (*NORMS, "qk_norm", "keys", "values", *(f"{product}_{part}" for product in PRODUCTS for part in _MATRIX))
 _HEAD = tuple(f"head_{part}" for part in _MATRIX)
 _TABLES = ("layers", "final_norm", "epsilon", "cos", "sin")
-_SCRATCH = ("normed", "heads", "turned", "attended", "product", "middle", "gate", "up", "rounded")
+_SCRATCH = ("normed", "heads", "turned", "attended", "product", "middle", "gate", "up", "arranged")
 _READ = ("logits", "more_rows", "more_logits", "token", "judged")
 _POINTERS = (*_TABLES, "table", "added", "states", "hidden", *_SCRATCH, "seen", "places", *_READ)
 _SIZES = ("capacity", "n_heads", "n_kv_heads", "d", "size", "inner")
 _FIELDS = (*_POINTERS, "adds", "judges", "rows", "last", "n_more", "start", *_HEAD, "n_layers", *_SIZES)  # and ids
-_PROJECTED = ("x", "scale", "epsilon", "scaled", "rounded", "y")
+_PROJECTED = ("x", "scale", "epsilon", "scaled", "arranged", "y")
 _OF_PROJECTION = (*_PROJECTED, "rows", *(f"matrix_{part}" for part in _MATRIX), "parts", "size")
 _MOST_FIELDS = 12  # of a product or an attention
 _NO_HEAD = (0,) * len(_MATRIX)
@@ -316,7 +316,7 @@ class LayersWriter(Writer):
     def _product(self, b: Any, of: dict[str, Any], name: str, x: Any, y: Any, rows: Any = None) -> None:
         weights, scales, steps, blocks, bias = (of[f"{name}_{part}"] for part in _MATRIX)
         n = self.given["rows"] if rows is None else rows
-        self._call(b, self.multiply, x, weights, y, scales, self.given["rounded"], steps, n, blocks)
+        self._call(b, self.multiply, x, weights, y, scales, self.given["arranged"], steps, n, blocks)
         with b.if_then(b.icmp_signed("!=", bias, self.long(0))), self._my_outputs(b, blocks, n) as (i, output):
             more = self.vector_at(b, b.inttoptr(bias, self.pointer), output)
             self.put(b, b.fadd(self.vector_at(b, y, i), more), y, i)

@@ -9,7 +9,9 @@ is a pair. These are half as many steps, so that several rows take little longer
 
 A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input, which meet that input of several rows.
 Few rows read wide blocks one after another, which is how memory is fastest, and several narrow ones at a time, since
-each sum waits for its last step. Memory is asked early for what several rows read, of narrow blocks in several streams.
+each sum waits for its last step. Memory is asked early for what several rows read, of narrow blocks in several streams,
+and evenly over the parts of more rows than an inner loop takes. Many rows are arranged for narrow blocks: their numbers
+of an input lie together, which takes one address instead of one for each row.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ import torch
 import torch.nn.functional as F
 
 from . import Function, compiled, load
-from .writer import LANES, Cpu, Writer
+from .writer import LANES, Cpu, Part, Writer
 
 MOST_ROWS, MOST_OF_PAIRS = 6, 12  # of one inner loop, so that the sums stay in registers
 _CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
-_FEW_ROWS = 3  # which are faster by one wide block at a time
-_STEPS = 2  # of one turn of an inner loop
+_FEW_ROWS = 3  # which are faster by one wide block at a time, and not arranged
+_TURN, _TURN_OF_ARRANGED = 2, 4  # steps of one turn of an inner loop
 _AHEAD, _AHEAD_OF_PAIRS = 3072, 8192  # bytes: how far ahead several rows ask memory for the weights of wide blocks
 _ROUNDED = 32  # numbers that are rounded together
 _LINE = 64  # bytes that memory delivers together
-_POINTERS = ("x", "weights", "y", "scales", "rounded")
+_WHOLE = 16  # bits: a share of 1
+_POINTERS = ("x", "weights", "y", "scales", "arranged")
 _FIELDS = (*_POINTERS, "inputs", "rows", "blocks")
 
 
@@ -43,14 +46,15 @@ class Product:
         self.inputs = 2 if writer.pairs else 1
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
-        """A matrix [out, in] packed, with outputs of zeros up to a whole block and inputs of zeros up to an even number
-        of steps, or to whole vectors of pairs.
+        """A matrix [out, in] packed, with outputs of zeros up to a whole block and inputs of zeros up to whole turns,
+        or to whole vectors of pairs.
         """
         if self.inputs == 2:
             weight = F.pad(weight, (0, -weight.shape[1] % _ROUNDED)).view(torch.int32)
         (n_out, n_in), lanes = weight.shape, self.lanes
         whole, rest = divmod(n_out, lanes)
-        packed = torch.zeros(whole + bool(rest), -(-n_in // _STEPS) * _STEPS, lanes, dtype=weight.dtype)
+        turns = -(-n_in // _TURN_OF_ARRANGED)
+        packed = torch.zeros(whole + bool(rest), turns * _TURN_OF_ARRANGED, lanes, dtype=weight.dtype)
         packed[:whole, :n_in].transpose(1, 2).copy_(weight[: n_out - rest].view(whole, lanes, n_in))
         if rest:
             packed[whole, :n_in, :rest] = weight[n_out - rest :].t()
@@ -67,8 +71,8 @@ class Product:
         x = x.contiguous()
         y = torch.empty(rows, blocks * lanes, dtype=torch.float32)  # the default may be another one for a while
         scaled = 0 if scales is None else scales.data_ptr()
-        rounded = torch.empty(rows, steps, dtype=torch.int32) if self.inputs == 2 else x
-        pointers = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, rounded.data_ptr())
+        arranged = torch.empty(rows, steps, dtype=torch.int32)
+        pointers = (x.data_ptr(), packed.data_ptr(), y.data_ptr(), scaled, arranged.data_ptr())
         fields = (*pointers, steps, rows, blocks)
         self.function(*fields, parts=blocks, work=rows * blocks * inputs * lanes)
         return y
@@ -126,25 +130,25 @@ class ProductWriter(Writer):
         return rows * blocks <= _CHUNK
 
     def _inner(self, rows: int, blocks: int) -> Any:
-        """``rows`` of x by ``blocks``: (x, weights, y, scales, ahead, inputs, outputs), pointers to the first of each.
-        ``ahead``: what to ask memory for.
+        """``rows`` of x by ``blocks``: (x, weights, y, scales, ahead, inputs, outputs, share), pointers to the first of
+        each. ``ahead``: what to ask memory for; ``share``: how much of it, in 65536ths.
         """
-        function = self.declare(f"rows{rows}_blocks{blocks}", self.none, [self.pointer] * 5 + [self.long] * 2)
+        function = self.declare(f"rows{rows}_blocks{blocks}", self.none, [self.pointer] * 5 + [self.long] * 3)
         function.linkage = "internal"
-        x, weights, y, scales, ahead, inputs, outputs = function.args
+        x, weights, y, scales, ahead, inputs, outputs, share = function.args
         b = self.begin(function)
         size = b.mul(inputs, self.long(self.lanes))
         starts = [self.at(b, weights, b.mul(size, self.long(block)), self.weight) for block in range(blocks)]
-        x_rows = [self.at(b, x, b.mul(inputs, self.long(row)), self.given) for row in range(rows)]
-        sums = [self.zero] * (rows * blocks)
-        with self.loop(b, self.long(0), inputs, _STEPS, sums) as (k, values):
-            for step in range(_STEPS):
-                at = b.add(k, self.long(step))
-                if rows > 1:
-                    self._ask_ahead(b, ahead, size, at, step, blocks)
-                wide = [self._widened(b, start, at) for start in starts]
-                for row, start in enumerate(x_rows):
-                    number = self.everywhere(b, b.load(self.at(b, start, at, self.given), typ=self.given))
+        sums, turn = [self.zero] * (rows * blocks), _TURN_OF_ARRANGED if self._arranged(rows) else _TURN
+        with self.loop(b, self.long(0), inputs, turn, sums) as (first, values):
+            if rows > 1:
+                self._ask_ahead(b, ahead, size, first, turn, blocks, share)
+            for step in range(turn):
+                k = b.add(first, self.long(step))
+                wide = [self._widened(b, start, k) for start in starts]
+                for row in range(rows):
+                    at = self.at(b, x, self._place(b, row, rows, k, inputs), self.given)
+                    number = self.everywhere(b, b.load(at, typ=self.given))
                     for i, weight in enumerate(wide, row * blocks):
                         values[i] = self._added(b, weight, number, values[i])
         for i, value in enumerate(sums):
@@ -156,28 +160,30 @@ class ProductWriter(Writer):
         b.ret_void()
         return function
 
-    def _ask_ahead(self, b: Any, ahead: Any, size: Any, k: Any, step: int, blocks: int) -> None:
-        """Asks memory for as many lines as begin in the weights of step ``k``: in turn from each of the blocks, of
-        ``size`` weights, from ``ahead`` on.
-        """
-        read, streams = self.lanes * self.bytes, blocks if self.wide else _CHUNK
-        for line in range(-step * read % _LINE, read, _LINE):
-            before = b.udiv(b.add(b.mul(k, self.long(read)), self.long(line)), self.long(_LINE))  # of one block
-            for block in range(blocks):
-                number = b.add(b.mul(before, self.long(blocks)), self.long(block))
-                stream, place = b.urem(number, self.long(streams)), b.udiv(number, self.long(streams))
-                apart = b.mul(b.mul(stream, size), self.long(self.bytes))
-                later = self.at(b, ahead, b.add(apart, b.mul(place, self.long(_LINE))), self.ir.IntType(8))
-                b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
+    def _arranged(self, rows: int) -> bool:
+        """Whether the numbers of an input lie together, of ``rows`` that are multiplied together."""
+        return rows > _FEW_ROWS and not self.wide
 
-    def _ahead(self, b: Any, weights: Any, size: Any, done: int) -> Any:
-        """What to ask for while ``weights``, of block ``done`` of a chunk, are read: where blocks are narrow, the same
-        part of each block of the next chunk.
+    def _place(self, b: Any, row: int, rows: int, k: Any, inputs: Any) -> Any:
+        """Where number ``k`` of a row is."""
+        if self._arranged(rows):
+            return b.add(b.mul(k, self.long(rows)), self.long(row))
+        return b.add(b.mul(inputs, self.long(row)), k)
+
+    def _ask_ahead(self, b: Any, ahead: Any, size: Any, k: Any, turn: int, blocks: int, share: Any) -> None:
+        """Asks memory for a ``share`` of what a turn from step ``k`` on reads, in one stream for each of the blocks of
+        ``size`` weights that begin at ``ahead``.
         """
-        if self.wide:
-            return self.at(b, weights, self.long(self.ahead), self.ir.IntType(8))
-        of_next = b.add(b.mul(size, self.long(_CHUNK - done)), b.mul(b.udiv(size, self.long(_CHUNK)), self.long(done)))
-        return self.at(b, weights, of_next, self.weight)
+        streams = blocks if self.wide else _CHUNK
+        each = blocks * self.lanes * self.bytes // streams  # bytes of a step
+        before = b.mul(k, self.long(each))
+        if not self.wide:
+            before = b.lshr(b.mul(before, share), self.long(_WHOLE))
+        for stream in range(streams):
+            at = b.add(b.mul(size, self.long(stream * self.bytes)), before)
+            for line in range(0, turn * each, _LINE):
+                later = self.at(b, ahead, b.add(at, self.long(line)), self.ir.IntType(8))
+                b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
 
     def _widened(self, b: Any, start: Any, k: Any) -> Any:
         """The weights of step ``k`` in float32, or pairs as they are."""
@@ -215,14 +221,15 @@ class ProductWriter(Writer):
         b, given = self.entry("multiply", _FIELDS, _POINTERS)
         if self.pairs:
             self._round(b, given)
-            given["x"] = given["rounded"]
+        elif not self.wide:
+            self._arrange(b, given)
         first, end = self.mine(b, given["blocks"])
         whole = b.sub(end, b.srem(b.sub(end, first), self.long(_CHUNK)))
         for begin, until, blocks in ((first, whole, _CHUNK), (whole, end, 1)):
             chunks, parts = self.loop(b, begin, until, blocks, []), self.parts(b, given["rows"], self.most_rows)
-            with chunks as (block, _), parts as (row, n):
-                for rows in self.cases(b, n, self.most_rows):
-                    self._some_rows(b, given, row, rows, block, blocks)
+            with chunks as (block, _), parts as part:
+                for rows in self.cases(b, part.n, self.most_rows):
+                    self._some_rows(b, given, part, rows, block, blocks)
         b.ret_void()
 
     def _round(self, b: Any, given: dict[str, Any]) -> None:
@@ -231,17 +238,42 @@ class ProductWriter(Writer):
         numbers = b.mul(b.mul(given["rows"], given["inputs"]), self.long(2))
         with self.loop(b, self.long(0), numbers, _ROUNDED, []) as (at, _):
             found = b.load(self.at(b, given["x"], at, self.single), align=4, typ=wide)
-            to = self.at(b, given["rounded"], b.sdiv(at, self.long(2)), self.int)
+            to = self.at(b, given["arranged"], b.sdiv(at, self.long(2)), self.int)
             b.store(b.fptrunc(found, self.pairs.args[1].type), to, align=4)
 
-    def _some_rows(self, b: Any, given: dict[str, Any], row: Any, rows: int, block: Any, blocks: int) -> None:
+    def _arrange(self, b: Any, given: dict[str, Any]) -> None:
+        """Arranges rows that are multiplied together: every thread writes the same."""
+        inputs = given["inputs"]
+        with self.parts(b, given["rows"], self.most_rows) as part:
+            x, to = (self.at(b, given[name], b.mul(part.first, inputs), self.int) for name in ("x", "arranged"))
+            for rows in self.cases(b, part.n, self.most_rows):
+                with self.loop(b, self.long(0), inputs if self._arranged(rows) else self.long(0), 1, []) as (k, _):
+                    for row in range(rows):
+                        number = self.at(b, x, b.add(b.mul(inputs, self.long(row)), k), self.int)
+                        place = self.at(b, to, self._place(b, row, rows, k, inputs), self.int)
+                        b.store(b.load(number, typ=self.int), place)
+
+    def _some_rows(self, b: Any, given: dict[str, Any], part: Part, rows: int, block: Any, blocks: int) -> None:
         width = max(width for of, width in self.inner if of == rows and width <= blocks)
         outputs, size = (b.mul(given[name], self.long(self.lanes)) for name in ("blocks", "inputs"))
-        x = self.at(b, given["x"], b.mul(row, given["inputs"]), self.given)
+        x = given["arranged" if self.pairs or self._arranged(rows) else "x"]
+        x = self.at(b, x, b.mul(part.first, given["inputs"]), self.given)
+        share = b.sdiv(self.long(1 << _WHOLE), part.of)
         for done in range(0, blocks, width):
             first = b.mul(b.add(block, self.long(done)), self.long(self.lanes))  # output
             weights = self.at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)
-            y = self.at(b, given["y"], b.add(b.mul(row, outputs), first), self.single)
+            y = self.at(b, given["y"], b.add(b.mul(part.first, outputs), first), self.single)
             scales = self.at(b, given["scales"], first, self.single)
-            ahead = self._ahead(b, weights, size, done)
-            b.call(self.inner[rows, width], [x, weights, y, scales, ahead, given["inputs"], outputs])
+            ahead = self._ahead(b, weights, size, part, done)
+            b.call(self.inner[rows, width], [x, weights, y, scales, ahead, given["inputs"], outputs, share])
+
+    def _ahead(self, b: Any, weights: Any, size: Any, part: Part, done: int) -> Any:
+        """What to ask for while ``weights``, of block ``done`` of a chunk, meet a part of the rows: where blocks are
+        narrow, the same part of each block of the next chunk.
+        """
+        if self.wide:
+            return self.at(b, weights, self.long(self.ahead), self.ir.IntType(8))
+        next_one = self.at(b, weights, b.mul(size, self.long(_CHUNK - done)), self.weight)
+        turns = b.add(b.mul(part.index, self.long(_CHUNK)), self.long(done))
+        asked = b.sdiv(b.mul(size, turns), b.mul(part.of, self.long(_CHUNK)))
+        return self.at(b, next_one, asked, self.weight)

@@ -27,6 +27,15 @@ class Cpu(NamedTuple):
     shared: bool
 
 
+class Part(NamedTuple):
+    """``n`` things from ``first`` on, which are part ``index`` ``of`` so many."""
+
+    first: Any
+    n: Any
+    index: Any
+    of: Any
+
+
 class Writer:
     """A module under construction. ``entries``: names of the functions that are called from outside, each with a
     pointer to int64 fields. ``b``: the builder, at the place where code is written.
@@ -112,14 +121,12 @@ class Writer:
         return first, end
 
     @contextmanager
-    def parts(self, b: Any, n: Any, most: int) -> Iterator[tuple[Any, Any]]:
-        """Code for parts of ``n`` of up to ``most``, equal ones: few sums wait for each other. Gives where a part
-        begins, and how many it has.
-        """
+    def parts(self, b: Any, n: Any, most: int) -> Iterator[Part]:
+        """Code for parts of ``n`` of up to ``most``, equal ones: few sums wait for each other."""
         parts = b.sdiv(b.add(n, self.long(most - 1)), self.long(most))
         with self.loop(b, self.long(0), parts, 1, []) as (part, _):
             first, end = self.part(b, n, parts, part)
-            yield first, b.sub(end, first)
+            yield Part(first, b.sub(end, first), part, parts)
 
     def cases(self, b: Any, n: Any, most: int) -> Iterator[int]:
         """Code for each of the numbers from 1 to ``most`` that ``n`` may be."""
