@@ -11,15 +11,16 @@ from decoding.analysis.whatif import simulate_lane
 from decoding.comparison.annotate import fate_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
+from decoding.engines.compiled.readout import Reading
 from decoding.engines.inputs import EncodedPrompt
 from decoding.errors import UserError
 from decoding.lookahead.base import DraftState
-from decoding.loop.acceptance import SHARPNESS, Sampling, make_rule
+from decoding.loop.acceptance import Greedy, Sampling, make_rule
 from decoding.loop.clock import DRAFT, POLICY, REST, VERIFY
 from decoding.loop.drafting import NgramDraft
 from decoding.loop.growing import in_order_of_text
 from decoding.loop.sampling import Shaping, gumbel_row
-from decoding.records.proposal import Proposal, path_to
+from decoding.records.proposal import SHARPNESS, Proposal, path_to
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
@@ -235,6 +236,22 @@ def test_siblings_without_replacement_leave_the_target_s_distribution(q, ids, n_
         assert len(rule.draws) == len(tokens)
     chi_square = ((seen - draws * p) ** 2 / (draws * p)).sum()
     assert chi_square < 20.0  # 4 degrees of freedom: p = 0.0005
+
+
+@given(st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=12, unique=True), st.booleans())
+def test_siblings_after_a_token_that_the_engine_has_read_are_those_of_the_row(logits, reduced):
+    """Lower ones than the twelfth of e to the minus twelve are left out of the sum on one side only."""
+    row, ids = np.array(logits, dtype=np.float32), np.arange(100, 112)[: len(logits)] if reduced else None
+    below, first = row - row.max(), int(row.argmax())
+    margin = float(-np.delete(below, first).max(initial=-np.inf))
+    known = Reading(first, 0.0, margin, 0.0, 0.0, float(np.exp(SHARPNESS * below).sum()))
+    rule = Greedy(len(row))
+    whole, one = rule.siblings(row, 0, -1, ids), rule.siblings(row, 0, -1, ids, known)
+    while whole.chance > 0.0 and one.chance > 0.0:
+        assert one.chance == pytest.approx(whole.chance, rel=1e-3)
+        (token, held), (expected, chance) = one.draw(), whole.draw()
+        assert token == expected and held == pytest.approx(chance, rel=1e-3)
+    assert max(one.chance, whole.chance) < 1e-5
 
 
 def test_a_reduced_head_s_choices_are_made_with_the_noise_of_its_tokens():

@@ -6,13 +6,18 @@ All rules see logits over the shared vocabulary only, since model families pad i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import exp
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..records.proposal import Proposal, children_of, parents_in
+from ..records.proposal import SHARPNESS, Proposal, children_of, parents_in
 from ..records.request import CompareRequest
 from .sampling import Shaping, gumbel_noise, softmax, softmax_of_row
+
+if TYPE_CHECKING:
+    from ..engines.compiled.readout import Reading
 
 UNSHAPED = Shaping()
 LEAST_MASS = 1e-6  # of a distribution from which a further sibling is drawn
@@ -52,8 +57,12 @@ class AcceptanceRule(ABC):
         """Records that the draft proposes ``token`` with probability 1 (n-gram)."""
 
     @abstractmethod
-    def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
-        """The draft's choices for output ``position`` of a tree, below ``node`` (-1: the text). As for ``propose``."""
+    def siblings(
+        self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None, known: Reading | None = None
+    ) -> Siblings:
+        """The draft's choices for output ``position`` of a tree, below ``node`` (-1: the text). As for ``propose``;
+        ``known``: what the engine has read of the likeliest token, if it has.
+        """
 
     @abstractmethod
     def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
@@ -64,10 +73,6 @@ class AcceptanceRule(ABC):
         """
 
 
-# The target's greedy choice is its likeliest token, so that a draft's first guess holds more often than its probability
-# says, and its second one less often. At this power of the probabilities the target's choices are likeliest: at 1.6 to
-# 1.75 for the chat model's feature draft (18,958 guesses), at 1.75 for that of three layers, 1.5 for that of two (734).
-SHARPNESS = 1.75
 REACH = 12.0  # nats below the best choice of a place, beyond which further ones are too unlikely to be tried
 
 
@@ -106,6 +111,34 @@ class Ranked(Siblings):
         return found
 
 
+class FirstKnown(Siblings):
+    """Greedy choices for a place whose likeliest token has been read. Few places have a second one drawn: only then are
+    all of them ``ranked``.
+    """
+
+    def __init__(self, token: int, known: Reading, ranked: Callable[[], Ranked]) -> None:
+        self._chance = 1.0 / known.sharp
+        self._draws = self._all(token, known, ranked)
+
+    @property
+    def chance(self) -> float:
+        return self._chance
+
+    def draw(self) -> tuple[int, float]:
+        return next(self._draws)
+
+    def _all(self, token: int, known: Reading, ranked: Callable[[], Ranked]) -> Iterator[tuple[int, float]]:
+        first, below = self._chance, SHARPNESS * known.margin
+        self._chance = first * exp(-below) if below < 0.999 * REACH else 0.0  # ranked() rounds otherwise
+        yield token, first
+        others = ranked()
+        others.draw()
+        while True:
+            found = others.draw()
+            self._chance = others.chance
+            yield found
+
+
 def within(scores: np.ndarray, reach: float) -> np.ndarray:
     """The places of the scores that are lower than the best one by at most ``reach``: others are too unlikely."""
     return np.flatnonzero(scores >= scores[scores.argmax()] - reach)
@@ -137,7 +170,15 @@ class Greedy(AcceptanceRule):
     def verify(self, logits: np.ndarray, proposal: Proposal, start: int) -> Verified:
         return follow(logits[:, : self.vocab_size].argmax(axis=1).tolist(), proposal)
 
-    def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
+    def siblings(
+        self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None, known: Reading | None = None
+    ) -> Siblings:
+        if known is None:
+            return self._ranked(row, ids)
+        token = known.token if ids is None else int(ids[known.token])
+        return FirstKnown(token, known, lambda: self._ranked(row, ids))
+
+    def _ranked(self, row: np.ndarray, ids: np.ndarray | None) -> Ranked:
         row = row[: self.vocab_size]
         places = within(row, REACH / SHARPNESS)
         near = row[places]
@@ -168,7 +209,9 @@ class Coupling(AcceptanceRule):
             return follow(self.choices(logits, slice(start, start + len(logits))), proposal)
         return follow(self.choices(logits, [start, *(start + depth + 1 for depth in proposal.depths)]), proposal)
 
-    def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
+    def siblings(
+        self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None, known: Reading | None = None
+    ) -> Siblings:
         shaped, noise = self.shape(row), self._noise[position]
         noisy = shaped + (noise if ids is None else noise[ids])
         places = within(noisy, REACH)
@@ -263,7 +306,9 @@ class Sampling(AcceptanceRule):
         self._drawn[len(self._drawn) - 1] = drawn
         return drawn.draw_one()[1]
 
-    def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
+    def siblings(
+        self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None, known: Reading | None = None
+    ) -> Siblings:
         self._drawn[node] = drawn = _Drawn(softmax(self.shape(row)), ids, self._sample)
         return drawn
 

@@ -177,7 +177,8 @@ class ModelDraft(DraftSource):
             path = path_to(state.parents, node)
             rows = [self._places[one] for one in path]
             row = self._read([state.tokens[node]], Branches(self._trunk, [rows]))
-        return self._rule.siblings(row, state.start + len(path), node, self._ids)
+        known = self._model.likeliest if self._takes_choice else None
+        return self._rule.siblings(row, state.start + len(path), node, self._ids, known)
 
     def rows_along(self, text: list[int], tokens: list[int]) -> Iterator[np.ndarray]:
         """Logits [vocab_size] after ``text``, and after each of ``tokens`` as far as the draft would guess on, as in an

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+# The target's greedy choice is its likeliest token, so that a draft's first guess holds more often than its probability
+# says, and its second one less often. At this power of the probabilities the target's choices are likeliest: at 1.6 to
+# 1.75 for the chat model's feature draft (18,958 guesses), at 1.75 for that of three layers, 1.5 for that of two (734).
+SHARPNESS = 1.75
+
 
 @dataclass(slots=True)
 class Proposal:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...records.proposal import SHARPNESS
 from . import Function, compiled, load
 from .writer import LANES, LOWEST, Cpu, Writer
 
@@ -22,7 +23,7 @@ TOP = 10  # numbers that policies may read
 class Reading(NamedTuple):
     """Of a row of logits and a token, given by its index: the token's probability ``p``, and the ``margin``, ln p - ln
     p(its strongest rival) in nats, inf without a rival. With each logit counted from the highest one: their mean by
-    probability, and the sum of their exponentials.
+    probability, the sum of their exponentials, and that of these to the power SHARPNESS.
     """
 
     token: int
@@ -30,6 +31,7 @@ class Reading(NamedTuple):
     margin: float
     mean: float
     total: float
+    sharp: float
 
     @property
     def entropy(self) -> float:
@@ -77,8 +79,9 @@ def _is_right(made: Readout) -> bool:
     """For rows that end within a vector, and for each token, likely or not."""
     row = (4 * np.random.default_rng(0).standard_normal(2 * LANES + 5)).astype(np.float32)
     p = np.exp(row) / np.exp(row).sum()
-    mean, total = (p * (row - row.max())).sum(), np.exp(row - row.max()).sum()
-    expected = [(i, p[i], row[i] - np.delete(row, i).max(), mean, total) for i in range(len(row))]
+    below = row - row.max()
+    sums = (p * below).sum(), np.exp(below).sum(), np.exp(SHARPNESS * below).sum()
+    expected = [(i, p[i], row[i] - np.delete(row, i).max(), *sums) for i in range(len(row))]
     turned = [np.roll(row, by) for by in range(len(row))]
     first = all(made.choose(np.append(one, one)) == one.argmax() for one in turned)
     top = np.allclose(made.top(row), np.exp(np.sort(row)[: -TOP - 1 : -1] - row.max()), rtol=1e-4)
@@ -137,9 +140,9 @@ class ReadoutWriter(Writer):
         b.store(self.ir.Constant(self.single, -math.inf), at)  # so that the highest is that of the others
         rival = self._highest(b)
         b.store(own, at)
-        total, weighted = self._sums(b, b.select(b.fcmp_ordered(">", own, rival), own, rival))
+        total, weighted, sharp = self._sums(b, b.select(b.fcmp_ordered(">", own, rival), own, rival))
         power = b.extract_element(self.exp(b, self._below(b, self.everywhere(b, own))), self.int(0))
-        found = b.fdiv(power, total), b.fsub(own, rival), b.fdiv(weighted, total), total
+        found = b.fdiv(power, total), b.fsub(own, rival), b.fdiv(weighted, total), total, sharp
         for i, number in enumerate(found):
             b.store(number, self.at(b, given["found"], self.long(i), self.single))
         b.ret_void()
@@ -179,20 +182,21 @@ class ReadoutWriter(Writer):
             values[0] = b.select(b.fcmp_ordered(">", number, values[0]), number, values[0])
         return self.largest(b, found[0])
 
-    def _sums(self, b: Any, highest: Any) -> tuple[Any, Any]:
-        """Of the exponentials of all numbers, counted from the ``highest``, and of these times the numbers."""
+    def _sums(self, b: Any, highest: Any) -> list[Any]:
+        """Of the exponentials of all numbers, counted from the ``highest``, of these times the numbers, and of these to
+        the power SHARPNESS.
+        """
         self.highest = self.everywhere(b, highest)
 
-        def added(numbers: Any, total: Any, weighted: Any) -> list[Any]:
+        def added(numbers: Any, total: Any, weighted: Any, sharp: Any) -> list[Any]:
             below = self._below(b, numbers)
-            powers = self.exp(b, below)
-            return [b.fadd(total, powers), b.call(self.fma, [powers, below, weighted])]
+            powers, raised = self.exp(b, below), self.exp(b, b.fmul(below, self.constant(SHARPNESS)))
+            return [b.fadd(total, powers), b.call(self.fma, [powers, below, weighted]), b.fadd(sharp, raised)]
 
-        sums = added(self._copy_tail(b), self.zero, self.zero)
+        sums = added(self._copy_tail(b), self.zero, self.zero, self.zero)
         with self.loop(b, self.long(0), self.whole, LANES, sums) as (i, values):
             values[:] = added(self.vector_at(b, self.row, i), *values)
-        total, weighted = (self.sum_of(b, one) for one in sums)
-        return total, weighted
+        return [self.sum_of(b, one) for one in sums]
 
     def _below(self, b: Any, numbers: Any) -> Any:
         """``numbers`` counted from the highest one, those far below from where the exponential is nearly 0."""
