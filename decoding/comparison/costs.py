@@ -30,7 +30,7 @@ from .lane_run import UNWEIGHED, LaneRun
 from .prepare import Prepared, abilities_of, make_draft, shared_vocabulary
 
 SHORT = tuple(range(1, SL_CAP + 1))  # SLs that are measured
-SPARSE = (1, 2, 4, 7, 12, SL_CAP)  # those measured if a target pass is slow
+SPARSE = (1, 2, 4, 5, 6, 12, SL_CAP)  # those measured if a target pass is slow; after 5 v may rise by a step
 LONG = (31, 47, SL_CAP_LEARNED)  # of learned policies; between them v is interpolated
 STEPS = (1, 8)  # SLs for measuring c of further drafts
 PLAIN = (0,) * 4  # iterations without a draft, all but the first after another one

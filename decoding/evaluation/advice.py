@@ -86,11 +86,14 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
     others = [draft for draft in result.drafts if draft.name != best.name]
     if others:
         second = max(others, key=lambda draft: _gain(result, draft).value)
-        match = result.value("match_rate", draft=second.name)
+        match, gain = result.value("match_rate", draft=second.name), f"{_gain(result, second).value:.2f}"
+        as_fast = [one.name for one in others if one is not second and f"{_gain(result, one).value:.2f}" == gain]
         sentences.append(
-            f"The next best is {second.name} with {_policy(second)}: {_gain(result, second).value:.2f}× "
-            f"(at its best SL a guess costs {result.guess_cost(second):.3f} passes; match rate {match:.0%})."
+            f"The next best is {second.name} with {_policy(second)}: {gain}× (at its best SL a "
+            f"guess costs {result.guess_cost(second):.3f} passes; match rate {match:.0%})."
         )
+        if as_fast:
+            sentences.append(f"As fast with {'its' if len(as_fast) == 1 else 'their'} best policy: {', '.join(as_fast)}.")
     c, match, limit = (result.value(name, draft=best.name) for name in ("c", "match_rate", "break_even_c"))
     sentences.append(
         f"{best.name} guesses {match:.0%} of the tokens right at c = {c:.3f}. With c above {limit:.2f} it would gain "

@@ -79,7 +79,7 @@ def run_of_events(events: Iterable[Event]) -> Run | None:
 def load_run(path: str | Path) -> Run:
     """Reads and checks the run file at ``path``. Raises UserError."""
     path = Path(path)
-    with explained(f"Cannot read the run file {path.name}"), path.open("rb") as file:
+    with explained(f"Cannot read the run file {path.name or path}"), path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)  # the size of a pipe is not known in advance
     if len(data) > MAX_FILE_BYTES:
         raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MB, the limit.")

@@ -41,7 +41,7 @@ export class WhatIf {
     this.measured = guessCost(model.costs, this.draft);
     const redraw = () => this.draw();
     this.cost = this.measured; // exact; the slider has steps
-    this.c = slider("Cost of guessing, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.001, value: this.measured, shown: small },
+    this.c = slider("Cost of a guess, c (target passes)", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.001, value: this.measured, shown: small },
       (c) => { this.cost = c; this.draw(); });
     this.sl = slider("SL (guesses per check)", { min: 1, max: SL_CAP, step: 1, value: 5 }, redraw);
     this.threshold = slider("Confidence threshold", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
