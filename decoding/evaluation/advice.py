@@ -93,7 +93,7 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
             f"guess costs {result.guess_cost(second):.3f} passes; match rate {match:.0%})."
         )
         if as_fast:
-            sentences.append(f"As fast with {'its' if len(as_fast) == 1 else 'their'} best policy: {', '.join(as_fast)}.")
+            sentences.append(f"As fast, each with its best policy: {', '.join(as_fast)}.")
     c, match, limit = (result.value(name, draft=best.name) for name in ("c", "match_rate", "break_even_c"))
     sentences.append(
         f"{best.name} guesses {match:.0%} of the tokens right at c = {c:.3f}. With c above {limit:.2f} it would gain "
