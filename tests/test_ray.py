@@ -322,3 +322,22 @@ def test_a_configuration_file_without_a_token_is_refused_unless_it_says_so(monke
     assert application({"insecure": True})
     monkeypatch.setenv("SPECULOSCOPE_TOKEN", TOKEN)
     assert application({})
+
+
+def test_an_address_at_which_nothing_listens_is_a_sentence_at_once(monkeypatch):
+    from decoding.backends import ray_serve
+
+    asked = []
+    monkeypatch.setattr(ray_serve.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_serve.ray, "init", lambda **options: asked.append(options["address"]))
+    monkeypatch.setattr(ray_serve.ray, "shutdown", lambda: None)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        for address in (f"127.0.0.1:{port}", f"ray://[::1]:{port}", "127.0.0.1:nonsense"):
+            with pytest.raises(UserError, match=r"No Ray cluster answers at .*\(.+\)"):
+                ray_serve.join_cluster(address)
+        bound.listen()
+        for address in (f"127.0.0.1:{port}", "auto", "local"):
+            ray_serve.join_cluster(address)
+    assert asked == [f"127.0.0.1:{port}", "auto", "local"]

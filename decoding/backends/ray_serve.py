@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextvars import Context
@@ -42,6 +43,7 @@ FACE_CHECKED_S = 5.0  # interval at which a device makes sure that the HTTP side
 HEARTBEAT_S = 1.0  # many wait here, and each heartbeat takes processor time from replicas on the same machine
 DRAIN_S = 600.0  # how long a replica that Ray wants to end may continue its run
 MORE_AFTER_S = 5.0  # how long visitors wait before another replica is started (with --replicas auto)
+ANSWER_S = 5.0  # how long a cluster may take to accept a connection; Ray itself tries for minutes
 MOST_STREAMS = 1000  # connections that the face serves at a time
 LOST = "The replica of this run was lost. The part that was decoded is shown; start the run again on another replica."
 FULL = "All replicas are busy, and the queue is full: try again soon."
@@ -346,6 +348,9 @@ def join_cluster(address: str, **options: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     runtime_env = {"env_vars": {"PYTHONPATH": str(ROOT)}}
     try:
+        host, _, port = address.rpartition("/")[2].rpartition(":")
+        if host:
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
         ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
     except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
         ray.shutdown()  # what has started
