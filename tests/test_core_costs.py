@@ -117,7 +117,7 @@ def test_a_slow_target_is_measured_at_fewer_lengths(monkeypatch):
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
     pair = ToyPair()
     costs = measure_costs(pair, ["small"], [1, 2, 3])
-    assert len(costs.verify_curve) == 65 and {7, 10, 11, 12}.isdisjoint(pair.target.passes)
+    assert len(costs.verify_curve) == 65 and {8, 10, 11, 12}.isdisjoint(pair.target.passes)
 
 
 def test_a_text_that_nearly_fills_the_context():

@@ -180,6 +180,7 @@ def test_a_presenter_needs_keys_only_and_answers_wait(there):
             break
     assert page.locator(".sl-lesson-text h2").inner_text() == "When all guesses hold: the bonus"
     page.set_viewport_size({"width": 640, "height": 360})
+    wait_until(page, "document.querySelector('.sl-presenting').scrollHeight > innerHeight")
     page.keyboard.press("End")
     wait_until(page, "document.querySelector('.sl-presenting').scrollTop > 0")
     page.set_viewport_size({"width": 1280, "height": 800})
