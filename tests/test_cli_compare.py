@@ -7,6 +7,7 @@ import shlex
 import signal
 import socket
 from dataclasses import replace
+from runpy import run_module
 
 import pytest
 from rich.console import Console
@@ -367,3 +368,13 @@ def test_a_command_that_cannot_be_followed_is_a_sentence(tmp_path, words, senten
     status, out, err = command(*shlex.split(words.replace("FOLDER", str(tmp_path))))
     assert status == 2 and out == ""
     assert sentence in err and "Traceback" not in err
+
+
+def test_ctrl_c_while_a_command_is_still_imported_ends_without_a_traceback(monkeypatch, capfd):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("decoding.cli.main", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        run_module("decoding", run_name="__main__")
+    assert ended.value.code == 130 and capfd.readouterr().err == ""

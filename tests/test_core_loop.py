@@ -240,7 +240,7 @@ def test_siblings_without_replacement_leave_the_target_s_distribution(q, ids, n_
 
 @given(st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=12, unique=True), st.booleans())
 def test_siblings_after_a_token_that_the_engine_has_read_are_those_of_the_row(logits, reduced):
-    """Lower ones than the twelfth of e to the minus twelve are left out of the sum on one side only."""
+    """Tokens beyond REACH are in the sum of one side only."""
     row, ids = np.array(logits, dtype=np.float32), np.arange(100, 112)[: len(logits)] if reduced else None
     below, first = row - row.max(), int(row.argmax())
     margin = float(-np.delete(below, first).max(initial=-np.inf))

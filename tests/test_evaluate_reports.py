@@ -40,6 +40,16 @@ def test_an_engine_that_cannot_read_states_gets_the_draft_that_gains_most_at_a_f
     assert f"at a fixed SL: {best[theirs]:.2f}×" in " ".join(advice.sentences)
 
 
+def test_drafts_that_are_as_fast_as_the_next_best_are_named():
+    result = load_result(SHIPPED / "smollm2-135m-drafts.json")
+    gains = {draft.name: result.value("speedup", draft.best_policy, draft=draft.name) for draft in result.drafts}
+    _, second, *others = sorted(gains, key=gains.__getitem__, reverse=True)
+    alike = [name for name in others if f"{gains[name]:.2f}" == f"{gains[second]:.2f}"]
+    sentences = recommend(result).sentences
+    assert alike == ["block"] and sentences[1].startswith(f"The next best is {second} ")
+    assert sentences[2] == "As fast, each with its best policy: block."
+
+
 SAME, NEAREST = "The same in", "The nearest in"
 
 

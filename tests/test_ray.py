@@ -335,7 +335,7 @@ def test_an_address_at_which_nothing_listens_is_a_sentence_at_once(monkeypatch):
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         for address in (f"127.0.0.1:{port}", f"ray://[::1]:{port}", "127.0.0.1:nonsense"):
-            with pytest.raises(UserError, match=r"No Ray cluster answers at .*\(.+\)"):
+            with pytest.raises(UserError, match=r"No Ray cluster answers at .* \(.+\): start one there"):
                 ray_serve.join_cluster(address)
         bound.listen()
         for address in (f"127.0.0.1:{port}", "auto", "local"):

@@ -354,5 +354,9 @@ def join_cluster(address: str, **options: Any) -> None:
         ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
     except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
         ray.shutdown()  # what has started
-        where = "this machine" if address == "local" else address
-        raise UserError(f"No Ray cluster answers at {where} ({first_line(error)}).") from error
+        if address == "local":
+            raise UserError(f"No Ray cluster starts on this machine ({first_line(error)}).") from error
+        raise UserError(
+            f"No Ray cluster answers at {address} ({first_line(error)}): start one there (ray start --head), or give "
+            "another address."
+        ) from error

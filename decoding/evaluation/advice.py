@@ -86,10 +86,11 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
     others = [draft for draft in result.drafts if draft.name != best.name]
     if others:
         second = max(others, key=lambda draft: _gain(result, draft).value)
-        match, gain = result.value("match_rate", draft=second.name), f"{_gain(result, second).value:.2f}"
-        as_fast = [one.name for one in others if one is not second and f"{_gain(result, one).value:.2f}" == gain]
+        match = result.value("match_rate", draft=second.name)
+        gains = {draft.name: f"{_gain(result, draft).value:.2f}×" for draft in others}
+        as_fast = [name for name, gain in gains.items() if name != second.name and gain == gains[second.name]]
         sentences.append(
-            f"The next best is {second.name} with {_policy(second)}: {gain}× (at its best SL a "
+            f"The next best is {second.name} with {_policy(second)}: {gains[second.name]} (at its best SL a "
             f"guess costs {result.guess_cost(second):.3f} passes; match rate {match:.0%})."
         )
         if as_fast:

@@ -25,7 +25,7 @@ class Tree(TreePolicy):
 SPEC = PolicySpec(
     name="tree",
     title="Tree",
-    caption="makes {argument} guesses where they are likeliest to hold: where the draft is unsure, several for a place",
+    caption="puts {argument} guesses where they are likeliest to hold: several for one place where the draft is unsure",
     source="EAGLE-2 (Li et al. 2024), OPT-Tree (Wang et al. 2024)",
     make=Tree,
     order=84,

@@ -33,7 +33,7 @@ export const GLOSSARY = {
   Throughput: "SGLang's policy: uses the SL with the most expected tokens per second, from how often guesses held recently.",
   Bandit: "A policy (after BanditSpec and TapOut, 2025): learns from each check which SL would have been best.",
   "Cost-aware": "A policy of this project: keeps guessing exactly while one more guess saves more time than it costs.",
-  Tree: "A policy (EAGLE-2, OPT-Tree): makes a number of guesses where they are likeliest to hold: several for one place where the draft is unsure.",
+  Tree: "A policy (EAGLE-2, OPT-Tree): puts a number of guesses where they are likeliest to hold: several for one place where the draft is unsure.",
   "Cost tree": "A policy of this project: keeps guessing, deeper or wider, while one more guess saves more time than it costs.",
   oracle: "Knows in advance which guesses will hold, so it never makes one too many. For comparison; it cannot be used in practice.",
   "static-opt": "The best static SL: of this run or, in an evaluation, the one chosen on other prompts than the test prompts.",
