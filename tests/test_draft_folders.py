@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from decoding.engines.projections import read_projections
-from decoding.engines.slim import is_slim, materialise, read_head_ids
+from decoding.engines.slim import SCREEN_FILE, is_slim, materialise, read_head_ids
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import CELLS, FILE, N_LEVELS, Ngrams, read_ngrams, write_ngrams
 from tests.tiny_models import tiny_config
@@ -50,6 +50,8 @@ def test_whole_draft_comes_back_from_no_more_than_its_own_weights(recipe: Recipe
             if parameter.requires_grad:
                 parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).bfloat16())
     save_slim(draft, tmp_path / "draft", HEAD, recipe.target_layers, projection)
+    (tmp_path / "draft" / SCREEN_FILE).parent.mkdir()
+    (tmp_path / "draft" / SCREEN_FILE).write_bytes(b"screen")
     assert is_slim(tmp_path / "draft") and not is_slim(target)
     names, shared = list(load_file(tmp_path / "draft" / "own.safetensors")), range(recipe.shared)
     assert "model.norm.weight" in names and not any("embed" in name for name in names)
@@ -57,7 +59,7 @@ def test_whole_draft_comes_back_from_no_more_than_its_own_weights(recipe: Recipe
     folder = materialise(tmp_path / "draft", target, tmp_path / "cache" / "whole")
     ids = torch.tensor([[1, 7, 9, 30]])
     assert torch.equal(load(folder)(ids).logits, draft(ids).logits)
-    assert read_head_ids(folder).tolist() == HEAD.tolist()
+    assert read_head_ids(folder).tolist() == HEAD.tolist() and (folder / SCREEN_FILE).read_bytes() == b"screen"
     assert (folder / "tokenizer_config.json").is_file()
 
 

@@ -19,6 +19,7 @@ from decoding.engines.compiled import _made, products, readout, this_cpu, writer
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
 from decoding.engines.compiled.layers import LayersWriter
 from decoding.engines.compiled.products import MOST_OF_PAIRS, ProductWriter, product_of
+from decoding.engines.compiled.screening import RefinementWriter
 from decoding.engines.compiled.writer import Cpu
 from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import round_rows
@@ -363,7 +364,8 @@ CPUS = {  # and the multiply-adds that must be there
 }
 
 
-KINDS = [(name, kind) for name in CPUS for kind in (*DTYPES, "attention", "layers", "readout") if name != "AVX512-BF16"]
+PARTS = (*DTYPES, "attention", "layers", "readout", "screening")
+KINDS = [(name, kind) for name in CPUS for kind in PARTS if name != "AVX512-BF16"]
 
 
 @pytest.mark.parametrize(("name", "kind"), [*KINDS, ("AVX512-BF16", torch.bfloat16)], ids=str)
@@ -376,10 +378,12 @@ def test_the_code_of_every_cpu_multiplies_vectors_and_calls_nothing(name, kind):
     elif kind == "readout":
         written = readout.ReadoutWriter(there)
     elif kind == "layers":
-        multiply, *others = (SimpleNamespace(address=address) for address in range(1, 6))
+        multiply, refine, *others = (SimpleNamespace(address=address) for address in range(1, 7))
         product = SimpleNamespace(function=multiply, lanes=16)
         attends, reads = (SimpleNamespace(functions=two) for two in (others[:2], others[2:]))
-        written = LayersWriter(there, product, attends, reads)
+        written = LayersWriter(there, product, attends, reads, SimpleNamespace(function=refine))
+    elif kind == "screening":
+        written = RefinementWriter(there)
     else:
         written = ProductWriter(there, kind)
     module = llvm.parse_assembly(written.code())

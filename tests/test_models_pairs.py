@@ -1,6 +1,7 @@
 """pair.json and the pairs command; chat prompts, the real Hub's errors, devices, pairs too large for one GPU."""
 
 import json
+import shutil
 from dataclasses import astuple
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from decoding.engines.formats import find_format
 from decoding.engines.hub import HuggingFaceHub, Repository, is_hub_id
 from decoding.engines.loading import LocalModel
 from decoding.engines.pair import check_fit, load_pair, size_of
+from decoding.engines.slim import SCREEN_FILE
 from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
 from decoding.records import pairs
@@ -50,12 +52,20 @@ def test_a_chat_template_wraps_the_prompt_and_adds_no_second_bos(folders, tmp_pa
     assert not plain.has_chat_template and plain.chat("hi") == "hi"
 
 
-def test_a_slim_draft_is_made_whole_for_each_target_apart(folders, monkeypatch):
+def test_a_slim_draft_is_made_whole_for_each_target_and_screen_apart(folders, monkeypatch, tmp_path):
     monkeypatch.setattr(sources, "materialise", lambda draft, target, folder: folder)
     models = (LocalModel(folders["big"], "big", "big", mark) for mark in ("one", "other"))
-    targets = (SimpleNamespace(fetch=lambda report, model=model: model) for model in models)
-    made = [sources.SlimSource(folders["small"], "small", target).fetch(print).folder for target in targets]
-    assert made[0] != made[1]
+    targets = [SimpleNamespace(fetch=lambda report, model=model: model) for model in models]
+    small = tmp_path / "small"
+    shutil.copytree(folders["small"], small)
+
+    def made() -> set[Path]:
+        return {sources.SlimSource(small, "small", target).fetch(print).folder for target in targets}
+
+    before = made()
+    (small / SCREEN_FILE).parent.mkdir()
+    (small / SCREEN_FILE).write_bytes(b"a new screen, for the same weights")
+    assert len(before) == len(made()) == 2 and not before & made()
 
 
 def answer(status: int) -> httpx.Response:

@@ -12,7 +12,7 @@ import typer
 from safetensors import SafetensorError
 
 from decoding.errors import UserError
-from training import SUITE_FILE, TEXTS
+from training import PAIR, SUITE_FILE, TEXTS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 align = typer.Typer(
@@ -99,6 +99,16 @@ def install() -> None:
     from training.install import install as copy
 
     typer.echo(f"models/{copy(typer.echo).name}")
+
+
+@align.command()
+def screen(name: str = typer.Argument("feature", help="Name of an installed draft.")) -> None:
+    """Fit what the head of a draft is screened with on a CPU, and write it beside the draft."""
+    from decoding.engines.pair import load_pair
+    from training.screen import make_screen
+
+    states = make_screen(load_pair(PAIR.name), name, lambda message, share: None)
+    typer.echo(f"Fitted to {states:,} of the states that the head of {name} reads.")
 
 
 @align.command(name="all")

@@ -21,6 +21,7 @@ from ..engines.base import CachedModel
 from ..engines.cuda import CudaModel
 from ..engines.formats import find_format
 from ..engines.pair import Pair
+from ..engines.screened import ScreenedHead
 from ..errors import first_line
 from ..loop.clock import wait_for
 from ..records.machine import describe_machine
@@ -283,7 +284,9 @@ def floor_bytes(model: CachedModel, context: int) -> int:
     head = (rows or info.vocab_size) * info.hidden_size
     held = find_format(info.dtype)
     head_bytes = held.head_bytes if model.head_ids is None else held.reduced_head_bytes
-    return int((parameters - head) * held.layer_bytes + head * head_bytes) + model.cache_bytes_per_token * context
+    screened = getattr(model, "head", None)
+    read = screened.numbers if isinstance(screened, ScreenedHead) else head
+    return int((parameters - head) * held.layer_bytes + read * head_bytes) + model.cache_bytes_per_token * context
 
 
 def _pass_s(model: CachedModel, context: int, work: Callable[[], Any], steps: int) -> float:

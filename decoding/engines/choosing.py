@@ -77,6 +77,7 @@ def fastest(
     rows: tuple[int, ...],
     threads: tuple[int, ...],
     head_ids: Any = None,
+    screen: Any = None,
 ) -> WeightFormat:
     """The one of ``formats`` that is best for a model with passes over ``rows`` tokens, with whichever number of
     ``threads`` suits it; kept per model and machine. A later one must be faster than an earlier one by the GAIN that
@@ -86,7 +87,7 @@ def fastest(
         return formats[0]
 
     def trial() -> tuple[str, dict[str, float]]:
-        models = {one.name: _first_layers(one, hf_model, info, head_ids) for one in formats}
+        models = {one.name: _first_layers(one, hf_model, info, head_ids, screen) for one in formats}
         able = {name: model for name, model in models.items() if model is not None}
         passes = time_passes(able, rows, threads)
         chosen = nearly_fastest(_best_of(best_use(passes)))
@@ -101,7 +102,7 @@ def _best_of(seconds: Mapping[Which, float]) -> dict[str, float]:
     return {name: min(s for (which, _), s in seconds.items() if which == name) for name, _ in seconds}
 
 
-def _first_layers(one: WeightFormat, hf_model: Any, info: ModelInfo, head_ids: Any) -> LeanModel | None:
+def _first_layers(one: WeightFormat, hf_model: Any, info: ModelInfo, head_ids: Any, screen: Any) -> LeanModel | None:
     """The model's first layers in a format; None where it cannot hold them, or where rows depend on their company."""
     layer = sum(weight.numel() for weight in hf_model.model.layers[:1].parameters()) or TRIAL_WEIGHTS
     use_threads(1)  # rows are padded for them as the model is built
@@ -111,6 +112,7 @@ def _first_layers(one: WeightFormat, hf_model: Any, info: ModelInfo, head_ids: A
             replace(info, dtype=one.name),
             one.name,
             head_ids=head_ids,
+            screen=screen,
             layers=-(-TRIAL_WEIGHTS // layer),
         )
     except UserError:

@@ -1,4 +1,4 @@
-"""The lean engine's layers and head, and a draft's projections, each as one compiled call (compiled/layers.py), where
+"""The lean engine's layers and head, and a draft's projections, each as one compiled call (compiled/calls.py), where
 all that it does is compiled.
 """
 
@@ -13,9 +13,11 @@ import torch
 
 from .attention import Attention, CompiledAttention
 from .compiled.attention import attention_kernel
-from .compiled.layers import NORMS, PRODUCTS, CompiledLayers, CompiledProjection, layers_functions
+from .compiled.calls import CompiledLayers, CompiledProjection
+from .compiled.layers import NORMS, PRODUCTS, SCREEN, layers_functions
 from .compiled.writer import LANES
 from .linears import CompiledLinear, FloatHead, Linear
+from .screened import ScreenedHead
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +65,10 @@ def join_layers(
     functions = layers_functions(*kernels, attention.kernel) if len(kernels) == 1 else None
     if functions is None:
         return None
-    last = head.linear if isinstance(head, FloatHead) else None
+    last = head.linear if isinstance(head, FloatHead | ScreenedHead) else None
     joined = _fields_of(last) if isinstance(last, CompiledLinear) and last.kernel in kernels else None
+    if joined is not None:
+        joined += head.fields if isinstance(head, ScreenedHead) else (0,) * len(SCREEN)
     n_kv_heads, d = attention.values[0].shape[0], turns[0].shape[-1]
     n_heads = blocks[0].out.n_in // d
     sizes = attention.capacity, n_heads, n_kv_heads, d, blocks[0].out.n_out, blocks[0].gate.n_out

@@ -23,13 +23,15 @@ from ..errors import UserError
 from ..records.trace import ModelInfo
 from .attention import MAX_ROWS, Attention, CacheShape, Plan, make_attention
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
-from .compiled.layers import PRODUCTS, CompiledLayers
+from .compiled.calls import CompiledLayers
+from .compiled.layers import PRODUCTS
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, Company, keeps_bits, pad_rows
 from .joined import Block, agree, join_layers
 from .linears import FloatHead, Linear
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
+from .screened import Screen, screened_head
 from .text_tokens import TextTokens
 from .threads import use_threads
 
@@ -43,8 +45,8 @@ class LeanModel(CachedModel):
 
     ``weights``: name of the number format (formats/).
     ``head_ids``: the tokens that a draft may propose in any text, sorted; its head then has only their rows, and those
-    of the text's own tokens (text_tokens.py). ``layers``: only so many of the first ones, for trials. Raises UserError
-    where a layer's shape cannot be held in the format.
+    of the text's own tokens (text_tokens.py). ``screen``: of such a head (screened.py). ``layers``: only so many of the
+    first ones, for trials. Raises UserError where a layer's shape cannot be held in the format.
     """
 
     can_fork = can_branch = True
@@ -60,6 +62,7 @@ class LeanModel(CachedModel):
         device: str = "cpu",
         head_ids: torch.Tensor | None = None,
         layers: int | None = None,
+        screen: Screen | None = None,
     ) -> None:
         config = hf_model.config
         self.info = info
@@ -68,7 +71,7 @@ class LeanModel(CachedModel):
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.device = torch.device(device)
-        self._head_rows = None if head_ids is None else head_ids.to(self.device)
+        self._head_rows, self._screen = None if head_ids is None else head_ids.to(self.device), screen
         self.dtype = self.format.compute_on(self.device)
         self.max_length = min(DEFAULT_MAX_LENGTH, config.max_position_embeddings)
         self.length = 0
@@ -115,7 +118,12 @@ class LeanModel(CachedModel):
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
-        return FloatHead(self.format.head(weight, bias, reduced=self._head_rows is not None))
+        reduced = self._head_rows is not None
+        if self._screen is not None and reduced and bias is None and self.format.reduced_head_bytes == 1:
+            screened = screened_head(weight, self._screen)
+            if screened is not None:
+                return screened
+        return FloatHead(self.format.head(weight, bias, reduced))
 
     def _pad_rows(self) -> None:
         if self.device.type != "cpu":

@@ -23,6 +23,7 @@ from .formats import WeightFormat
 from .kept_trials import usual_threads
 from .lean import LeanModel
 from .projections import read_projections
+from .screened import read_screen
 from .slim import read_head_ids
 from .threads import TARGET_ROWS, thread_choices
 from .transformers_engine import TransformersModel, check_rewindable, has_window
@@ -121,7 +122,7 @@ def load_model(
     if not lean:
         formats = [general_format(formats)]
         hf_model = hf_model if spread else hf_model.to(device, formats[0].compute)
-    head_ids = read_head_ids(folder)
+    head_ids, screen = read_head_ids(folder), read_screen(folder)
     info = describe_model(hf_model, name, place.source, place.mark or fingerprint(folder))
     if head_ids is not None and int(head_ids[-1]) >= info.vocab_size:
         raise UserError(f"{name} proposes tokens beyond its vocabulary of {info.vocab_size:,}: fetch the draft again.")
@@ -129,7 +130,7 @@ def load_model(
     info.threads = threads or torch.get_num_threads()
     if lean:
         choices = thread_choices() if threads is None else (threads,)
-        formats = [fastest(formats, hf_model, info, rows, choices, head_ids)]
+        formats = [fastest(formats, hf_model, info, rows, choices, head_ids, screen)]
     weights = info.dtype = formats[0].name
     info.parameters += sum(weight.numel() for name, weight in projections.items() if name.endswith("weight"))
     model: CudaModel | TransformersModel | LeanModel
@@ -138,7 +139,7 @@ def load_model(
     elif device != "cpu":
         model = CudaModel(hf_model, info, weights, device, head_ids=head_ids)
     else:
-        model = LeanModel(hf_model, info, weights, head_ids=head_ids)
+        model = LeanModel(hf_model, info, weights, head_ids=head_ids, screen=screen)
     if projections:
         model.take_projections(projections, state_layers)
     if device == "cpu" and not spread:

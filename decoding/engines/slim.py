@@ -12,9 +12,11 @@ A slim draft's folder holds:
   its own;
 - ``head_ids.json``: the sorted ids that it may propose besides those of the text (a reduced head: FR-Spec, Zhao et al.
   2025; text_tokens.py). No list: all ids;
-- ``feature.safetensors``: if it reads the target's hidden states, the projections (projections.py).
+- ``feature.safetensors``: if it reads the target's hidden states, the projections (projections.py);
+- ``screen/screen.safetensors``: by what its head may be screened on a CPU (screened.py). Not among its weights, whose
+  fingerprint stays.
 
-``materialise`` makes of it a Llama folder that transformers loads as it is; list and projections go along.
+``materialise`` makes of it a Llama folder that transformers loads as it is; all but its own weights goes along.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from ..records.weights import fingerprint
 
 DRAFT_FILE, HEAD_FILE, OWN_FILES = "draft.json", "head_ids.json", "own*.safetensors"
 FEATURE_FILE = "feature.safetensors"
+SCREEN_FILE = "screen/screen.safetensors"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -75,8 +78,10 @@ def materialise(draft: Path, target: Path, folder: Path) -> Path:
         for name in TOKENIZER_FILES:
             if (target / name).is_file():
                 shutil.copyfile(target / name, beside / name)
-        if (draft / HEAD_FILE).is_file():
-            shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
+        for name in (HEAD_FILE, SCREEN_FILE):
+            if (draft / name).is_file():
+                (beside / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(draft / name, beside / name)
         _write_features(draft, beside)
     return folder
 

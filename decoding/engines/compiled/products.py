@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from . import Function, compiled, load
-from .writer import LANES, Cpu, Part, Writer
+from .writer import LANES, LINE, Cpu, Part, Writer
 
 MOST_ROWS, MOST_OF_PAIRS = 6, 12  # of one inner loop, so that the sums stay in registers
 _CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
@@ -30,7 +30,6 @@ _FEW_ROWS = 3  # which are faster by one wide block at a time, and not arranged
 _TURN, _TURN_OF_ARRANGED = 2, 4  # steps of one turn of an inner loop
 _AHEAD, _AHEAD_OF_PAIRS = 3072, 8192  # bytes: how far ahead several rows ask memory for the weights of wide blocks
 _ROUNDED = 32  # numbers that are rounded together
-_LINE = 64  # bytes that memory delivers together
 _WHOLE = 16  # bits: a share of 1
 _POINTERS = ("x", "weights", "y", "scales", "arranged")
 _FIELDS = (*_POINTERS, "inputs", "rows", "blocks")
@@ -114,7 +113,6 @@ class ProductWriter(Writer):
         self.bytes, self.weight = (4, self.int) if pairs else (dtype.itemsize, kinds.get(dtype, self.single))
         self.given = self.int if pairs else self.single  # a number of x
         self.scaled = dtype == torch.int8
-        self.prefetch = self.declare("llvm.prefetch.p0", self.none, [self.pointer] + [self.int] * 3)
         self.inner = {
             (rows, blocks): self._inner(rows, blocks)
             for rows in range(1, self.most_rows + 1)
@@ -181,9 +179,8 @@ class ProductWriter(Writer):
             before = b.lshr(b.mul(before, share), self.long(_WHOLE))
         for stream in range(streams):
             at = b.add(b.mul(size, self.long(stream * self.bytes)), before)
-            for line in range(0, turn * each, _LINE):
-                later = self.at(b, ahead, b.add(at, self.long(line)), self.ir.IntType(8))
-                b.call(self.prefetch, [later, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
+            for line in range(0, turn * each, LINE):
+                self.ask(b, self.at(b, ahead, b.add(at, self.long(line)), self.ir.IntType(8)))
 
     def _widened(self, b: Any, start: Any, k: Any) -> Any:
         """The weights of step ``k`` in float32, or pairs as they are."""

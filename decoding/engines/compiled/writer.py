@@ -10,6 +10,7 @@ LANES = 16  # of a vector, unless stated otherwise: two registers of AVX2, one o
 OPENMP = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")  # in a plain call 0, 1, and without effect
 _LOG2E = 1.4426950408889634
 _LN2 = 0.693359375, -2.12194440e-4  # high and low part, so that a multiple of the first is exact
+LINE = 64  # bytes that memory delivers together
 LOWEST = -87.0  # whose exponential is still a normal number
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)  # Cephes
 
@@ -56,6 +57,7 @@ class Writer:
         self.fma = self.declare(f"llvm.fma.v{lanes}f32", self.vector, [self.vector] * 3)
         self.floor = self.declare(f"llvm.floor.v{lanes}f32", self.vector, [self.vector])
         self.total = self.declare(f"llvm.vector.reduce.fadd.v{lanes}f32", self.single, [self.single, self.vector])
+        self.prefetch = self.declare("llvm.prefetch.p0", self.none, [self.pointer] + [self.int] * 3)
         self.root = self.declare("llvm.sqrt.f32", self.single, [self.single])
         self._openmp = [self.declare(name, self.int, []) for name in OPENMP[:2]] if cpu.shared else []
         self._barrier = self.declare(OPENMP[2], self.none, []) if cpu.shared else None
@@ -142,6 +144,10 @@ class Writer:
 
     def at(self, b: Any, pointer: Any, index: Any, kind: Any) -> Any:
         return b.gep(pointer, [index], source_etype=kind)
+
+    def ask(self, b: Any, address: Any) -> None:
+        """Asks memory for the line at ``address``."""
+        b.call(self.prefetch, [address, self.int(0), self.int(3), self.int(1)])  # to read, into all caches, data
 
     def number(self, b: Any, pointer: Any, index: Any) -> Any:
         return b.load(self.at(b, pointer, index, self.single), typ=self.single)
