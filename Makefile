@@ -24,7 +24,7 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 CPU_TESTS := $(addprefix tests/,test_models_compiled.py test_models_formats.py test_models_lean.py test_models_int4.py \
-	test_core_lossless.py test_core_feature_drafts.py test_training_align.py test_cpu_classes.py)
+	test_models_screened.py test_core_lossless.py test_core_feature_drafts.py test_training_align.py test_cpu_classes.py)
 
 test-cpus: export PYTHONDONTWRITEBYTECODE =
 test-cpus: .venv/.dev
@@ -50,6 +50,7 @@ LANES := autoregressive,static:5,static-opt,heuristic,throughput,bandit,confiden
 LANES := $(LANES),costaware,tree-opt,costtree,oracle,oracle:best
 
 refresh: .venv/.run
+	$(BIN)/python -m training align screen feature
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft three-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature

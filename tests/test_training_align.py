@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from decoding.engines.projections import read_projections
-from decoding.engines.slim import own_weights, read_head_ids, trunk_of
+from decoding.engines.slim import SCREEN_FILE, own_weights, read_head_ids, trunk_of
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import __main__ as commands
@@ -324,7 +324,12 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     described = {"one-layer": "drafts/one-layer", "captions": pictures, "feature": feature, "heads": heads}
     assert json.loads((tiny_places / "pair.json").read_text())["drafts"] == described
     facts = json.loads((tiny_places / "alignment.json").read_text())
+    fitted = [tiny_places / "drafts" / "feature" / name for name in ("policies/disco.json", SCREEN_FILE)]
+    for file in fitted:
+        file.parent.mkdir()
+        file.write_bytes(b"to these weights")
     align("install")
+    assert all(file.read_bytes() == b"to these weights" for file in fitted)
     assert json.loads((tiny_places / "alignment.json").read_text()) == facts  # nothing is counted twice
     assert facts["drafts"]["three-layers"] == ROWS["drafts"]["three-layers"]
     assert facts["drafts"]["one-layer"]["tokens"] >= 6000 + 9 and facts["drafts"]["one-layer"]["head_rows"] == 20

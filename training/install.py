@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from decoding.engines.slim import materialise
+from decoding.engines.slim import SCREEN_FILE, materialise
 from decoding.errors import UserError
 from decoding.files import whole_folder, write_whole
 from decoding.lookahead.fitted import FOLDER as FITTED
@@ -101,12 +101,13 @@ def _reading_entry(name: str) -> dict | str:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copies a draft. Keeps its fitted policies only if the weights are unchanged."""
+    """Copies a draft. Keeps its fitted policies and its screen only if the weights are unchanged."""
     same = _is_same(source, place)
     with whole_folder(place, is_whole=lambda: False) as new:
         shutil.copytree(source, new, dirs_exist_ok=True)
-        if same and (place / FITTED).is_dir():
-            shutil.copytree(place / FITTED, new / FITTED)
+        for fitted in (FITTED, Path(SCREEN_FILE).parent):
+            if same and (place / fitted).is_dir():
+                shutil.copytree(place / fitted, new / fitted)
 
 
 def _is_same(source: Path, place: Path) -> bool:
