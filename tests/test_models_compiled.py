@@ -320,14 +320,14 @@ def projections(weights: str) -> Projections:
 def test_what_is_made_of_hidden_states_in_one_call_is_made_step_by_step(weights):
     made = projections(weights)
     each = (
-        (made._joined_target, made._fused, random(9, 3, 64, seed=7)),
-        (made._joined_own, made._owned, random(9, 64, seed=8)),
+        (made._joined_target, made._fused, random(3, 9, 64, seed=7)),
+        (made._joined_own, made._owned, random(1, 9, 64, seed=8)),
     )
     rounds = weights == "bfloat16" and product_of(torch.bfloat16).inputs == 2
     for _ in on_threads(1, 2, 7):
-        for joined, plain, x in each:
-            torch.testing.assert_close(joined(x), plain(x), rtol=0, atol=5e-2 if rounds else 1e-3)
-            assert torch.equal(torch.cat([joined(row) for row in x.split(1)]), joined(x))
+        for joined, plain, states in each:
+            torch.testing.assert_close(joined(*states), plain(*states), rtol=0, atol=5e-2 if rounds else 1e-3)
+            assert torch.equal(torch.cat([joined(*row) for row in states.split(1, 1)]), joined(*states))
 
 
 @compiled

@@ -76,7 +76,7 @@ def join_layers(
 
 
 def join_projection(
-    linear: Linear, scale: torch.Tensor, parts: int, plain: Callable[[torch.Tensor], torch.Tensor]
+    linear: Linear, scale: torch.Tensor, parts: int, plain: Callable[..., torch.Tensor]
 ) -> CompiledProjection | None:
     """``scale``, ``parts``: as CompiledProjection takes them. None where the product is not compiled, or where the call
     computes something else than ``plain``.
@@ -89,8 +89,9 @@ def join_projection(
     if functions is None:
         return None
     made = CompiledProjection(functions.project, fields, linear.n_out, scale, parts)
-    x = torch.randn(2, *scale.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-    if agree(made(x), plain(x)):
+    shape = max(1, parts), 2, scale.shape[-1]
+    states = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    if agree(made(*states), plain(*states)):
         return made
     log.warning("a compiled projection is wrong on this CPU, and not used")
     return None

@@ -78,15 +78,15 @@ class Projections:
 
     def of_target(self, states: Sequence[Tensor]) -> Tensor:
         """Of the target's states after each layer, each [n, width]."""
-        return (self._joined_target or self._fused)(torch.stack(list(states), 1))
+        return (self._joined_target or self._fused)(*states)
 
     def of_own(self, state: Tensor) -> Tensor:
         """Of the draft's own last states, [n, width]."""
         return (self._joined_own or self._owned)(state)
 
     @torch.inference_mode()
-    def _fused(self, states: Tensor) -> Tensor:
-        x = states.to(self._scale.device, torch.float32)
+    def _fused(self, *states: Tensor) -> Tensor:
+        x = torch.stack(states, 1).to(self._scale.device, torch.float32)
         size = torch.linalg.vector_norm(x, 2, -1, True).clamp_min_(1e-6)
         scaled = torch.mul(torch.div(x, size), self._scale).flatten(1)
         return self.fuse.in_parts(scaled.to(self.fuse.dtype)).to(self.dtype)

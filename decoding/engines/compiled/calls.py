@@ -138,8 +138,8 @@ class CompiledLayers:
 
 
 class CompiledProjection:
-    """Hidden states of ``parts`` layers, x [n, parts, size] -> [n, out] float32: the product by a matrix of what each
-    part, divided by its length, is times its scale. ``parts`` 0: of one layer's, [n, size], which are not divided.
+    """Hidden states of ``parts`` layers, each [n, size] -> [n, out] float32: the product by a matrix of what each part,
+    divided by its length, is times its scale. ``parts`` 0: of one layer's, which are not divided.
     """
 
     def __init__(self, project: Function, matrix: tuple[int, ...], n_out: int, scale: torch.Tensor, parts: int) -> None:
@@ -149,11 +149,12 @@ class CompiledProjection:
         self._tables_at = self._scale.data_ptr(), self._epsilon.data_ptr()
         self._fixed, self._inputs = (*matrix, parts, scale.shape[-1]), scale.numel()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        n, inputs, single = x.shape[0], self._inputs, torch.float32
-        x, y = x.to(single).contiguous(), torch.empty(n, self._n_out, dtype=single)
-        scratch = torch.empty(2 * n * inputs, dtype=single)
+    def __call__(self, *states: torch.Tensor) -> torch.Tensor:
+        n, inputs, single = len(states[0]), self._inputs, torch.float32
+        held = [one.to(single).contiguous() for one in states]
+        y, scratch = torch.empty(n, self._n_out, dtype=single), torch.empty(2 * n * inputs, dtype=single)
         at = scratch.data_ptr()
-        pointers = x.data_ptr(), *self._tables_at, at, at + single.itemsize * n * inputs, y.data_ptr()
-        self._project(*pointers, n, *self._fixed, parts=self._n_out, work=n * inputs * self._n_out)
+        pointers = *self._tables_at, at, at + single.itemsize * n * inputs, y.data_ptr()
+        each = (one.data_ptr() for one in held)
+        self._project(*pointers, n, *self._fixed, *each, parts=self._n_out, work=n * inputs * self._n_out)
         return y

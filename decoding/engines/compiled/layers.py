@@ -31,8 +31,8 @@ _READ = ("logits", "more_rows", "more_logits", "token", "judged")
 _POINTERS = (*_TABLES, "table", "added", "states", "hidden", *SCRATCH, "seen", "places", *_READ)
 SIZES = ("capacity", "n_heads", "n_kv_heads", "d", "size", "inner")
 _FIELDS = (*_POINTERS, "adds", "judges", "rows", "last", "n_more", "start", *HEAD, "n_layers", *SIZES)  # and ids
-_PROJECTED = ("x", "scale", "epsilon", "scaled", "arranged", "y")
-_OF_PROJECTION = (*_PROJECTED, "rows", *(f"matrix_{part}" for part in MATRIX), "parts", "size")
+_PROJECTED = ("scale", "epsilon", "scaled", "arranged", "y")
+_OF_PROJECTION = (*_PROJECTED, "rows", *(f"matrix_{part}" for part in MATRIX), "parts", "size")  # and the states
 _MOST_FIELDS = 12  # of a product or an attention
 
 
@@ -153,10 +153,12 @@ class LayersWriter(Writer):
         self.fields = self.room(b, self.long, self.long(_MOST_FIELDS), 8)
         normalised = b.icmp_signed("!=", given["parts"], self.long(0))
         parts = b.select(normalised, given["parts"], self.long(1))
-        with self._rows(b) as row, self.loop(b, self.long(0), parts, 1, []) as (part, _):
+        states = self.at(b, b.function.args[0], self.long(len(_OF_PROJECTION)), self.long)
+        with self.loop(b, self.long(0), parts, 1, []) as (part, _), self._rows(b) as row:
+            of_part = b.inttoptr(b.load(self.at(b, states, part, self.long), typ=self.long), self.pointer)
             of_scale = self.at(b, given["scale"], b.mul(part, size), self.single)
             first = b.mul(b.add(b.mul(row, parts), part), size)
-            x, to = (self.at(b, given[name], first, self.single) for name in ("x", "scaled"))
+            x, to = self.at(b, of_part, b.mul(row, size), self.single), self.at(b, given["scaled"], first, self.single)
             with b.if_else(normalised) as (divided, plain):
                 with divided:
                     self._normalise(b, x, of_scale, to, size, 0)
