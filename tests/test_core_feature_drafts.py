@@ -109,7 +109,7 @@ def guesses_of_training(models, text: list[int], steps: int, name: str = "featur
     states = torch.stack([found[layer] for layer in LAYERS], 2)
     before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.rounding.multiplies_bfloat16", lambda: False)
+        patch.setattr("training.drafts.multiplies_bfloat16", lambda: False)
         return np.stack([trunk.lm_head(last)[0].argmax(-1).numpy() for last in draft.unroll(ids, before, steps)])
 
 

@@ -19,7 +19,7 @@ from decoding.engines.compiled import _made, products, readout, this_cpu, writer
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
 from decoding.engines.compiled.layers import LayersWriter
 from decoding.engines.compiled.products import MOST_OF_PAIRS, ProductWriter, product_of
-from decoding.engines.compiled.screening import RefinementWriter
+from decoding.engines.compiled.readout import RefinementWriter
 from decoding.engines.compiled.writer import Cpu
 from decoding.engines.formats import find_format
 from decoding.engines.formats.int8 import round_rows

@@ -1,4 +1,4 @@
-"""A draft's head whose logits are rough but for the best of each group (engines/screened.py)."""
+"""A draft's head whose logits are rough but for the best of each group (engines/formats/int8.py)."""
 
 import pytest
 import torch
@@ -7,14 +7,13 @@ from transformers import LlamaConfig
 
 from decoding.bench.against import floor_bytes
 from decoding.engines.compiled import this_cpu
-from decoding.engines.compiled.screening import GROUPS
-from decoding.engines.formats.int8 import round_rows
+from decoding.engines.compiled.readout import GROUPS
+from decoding.engines.formats.int8 import ScreenedLinear, round_rows, screened_linear
 from decoding.engines.inputs import FINAL
 from decoding.engines.invariance import keeps_bits
-from decoding.engines.linears import FloatHead
+from decoding.engines.linears import CompiledLinear
 from decoding.engines.pair import load_pair
-from decoding.engines.screened import Screen, ScreenedHead, read_screen, screened_head
-from decoding.engines.slim import HEAD_FILE, SCREEN_FILE
+from decoding.engines.slim import HEAD_FILE, SCREEN_FILE, Screen, read_screen
 from decoding.errors import UserError
 from decoding.fit.data import FitOptions
 from decoding.records import pairs
@@ -52,7 +51,7 @@ def test_of_each_group_only_the_best_token_gets_its_exact_logit():
     rough = x @ rounded(fitted.down).t() @ rounded(weight @ fitted.up.t()).t()
     best = rough.view(5, -1, GROUPS).argmax(1) * GROUPS + torch.arange(GROUPS)
     expected = rough.scatter(1, best, (x @ rounded(weight).t()).gather(1, best))
-    head = screened_head(weight, fitted)
+    head = screened_linear(weight, fitted)
     found = head(x)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(found, x @ rounded(weight).t(), rtol=0.01)
@@ -65,7 +64,7 @@ def test_one_call_and_the_head_by_itself_give_the_same_bits():
     for threads in on_threads(1, 2):
         one = model()
         one.set_threads(threads)
-        assert isinstance(one.head, ScreenedHead) and one._joined is not None and keeps_bits(one)
+        assert isinstance(one.head.linear, ScreenedLinear) and one._joined is not None and keeps_bits(one)
         one.kept_layers = FINAL
         one.prefill([3, 7, 1])
         for ids in ([5], [9, 2, 4], list(range(40))):
@@ -86,8 +85,8 @@ def test_a_screen_of_full_size_changes_little():
 def test_fewer_numbers_are_read_than_of_a_whole_head():
     one, whole = model(), model(screen=None)
     one.info.dtype = whole.info.dtype = "int8"
-    assert one.head.numbers == NARROW * (SIZE + IDS) + GROUPS * SIZE
-    assert floor_bytes(whole, 0) - floor_bytes(one, 0) == IDS * SIZE - one.head.numbers
+    assert one.head.linear.numbers == NARROW * (SIZE + IDS) + GROUPS * SIZE
+    assert floor_bytes(whole, 0) - floor_bytes(one, 0) == IDS * SIZE - one.head.linear.numbers
 
 
 @compiled
@@ -98,17 +97,19 @@ def test_fewer_numbers_are_read_than_of_a_whole_head():
         {"head_ids": HEAD[:-1]},
         {"screen": Screen(random(NARROW, 48), random(NARROW, 48))},
         {"screen": Screen(random(NARROW + 1, SIZE), random(NARROW + 1, SIZE))},
+        {"screen": Screen(random(2 * SIZE, SIZE), random(2 * SIZE, SIZE))},
     ],
-    ids=["all ids", "no whole groups", "another width", "no whole blocks"],
+    ids=["all ids", "no whole groups", "another width", "no whole blocks", "wider than a state"],
 )
 def test_a_head_that_cannot_be_screened_stays_whole(options):
-    assert isinstance(model(**options).head, FloatHead)
+    assert isinstance(model(**options).head.linear, CompiledLinear)
 
 
 def test_a_format_of_more_bytes_and_a_cpu_without_compiled_code_keep_the_whole_head(monkeypatch):
-    assert isinstance(lean(random_model(CONFIG), "float32", head_ids=HEAD, screen=screen()).head, FloatHead)
-    monkeypatch.setattr("decoding.engines.screened.refinement", lambda: None)
-    assert isinstance(model().head, FloatHead)
+    in_floats = lean(random_model(CONFIG), "float32", head_ids=HEAD, screen=screen())
+    assert not isinstance(in_floats.head.linear, ScreenedLinear)
+    monkeypatch.setattr("decoding.engines.formats.int8.refinement", lambda: None)
+    assert not isinstance(model().head.linear, ScreenedLinear)
 
 
 def test_the_fitted_screen_is_the_best_of_its_size():
@@ -156,5 +157,6 @@ def test_a_screen_is_made_for_a_draft_and_used(tmp_path, monkeypatch):
     assert "Reading the texts" in said
     monkeypatch.setattr(pairs, "MODELS", tmp_path)
     rounded = load_pair("tiny", device="cpu", draft_dtype="int8")
-    assert isinstance(rounded.draft().head, ScreenedHead) and isinstance(rounded.draft("heads").head, FloatHead)
-    assert isinstance(load_feature_pair(tmp_path, monkeypatch).draft().head, FloatHead)  # in float32
+    screened = [isinstance(rounded.draft(name).head.linear, ScreenedLinear) for name in ("feature", "heads")]
+    assert screened == [True, False]
+    assert not isinstance(load_feature_pair(tmp_path, monkeypatch).draft().head.linear, ScreenedLinear)  # in float32

@@ -19,8 +19,7 @@ from training import __main__ as commands
 from training import distil, drafts, feature_drafts, install, loop
 from training import teacher as teachers
 from training.data import Epochs, Texts, all_texts, frequent_ids, read_texts, shard_files
-from training.drafts import Recipe, write_head_ids
-from training.rounding import in_four_bits, layer_matrices, rounded_layers
+from training.drafts import Recipe, in_four_bits, layer_matrices, rounded_layers, write_head_ids
 from training.teacher import ChatModel, Teacher, turns_of
 from training.texts import Text, good_prompt, split_of, suite_of, write_suite
 

@@ -17,10 +17,9 @@ from training import DRAFTS, PAIR, TEXTS
 from training.loop import Rates, TimedRun, last_of_log
 
 from .data import Epochs, frequent_ids
-from .drafts import RECIPES, Recipe, grow, save_slim, start_draft
+from .drafts import RECIPES, Recipe, grow, rounded_layers, save_slim, start_draft
 from .losses import loss_over_head
 from .measure import guesses, hidden_at
-from .rounding import rounded_layers
 from .teacher import Teacher, model
 
 FURTHER = "-further"

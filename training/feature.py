@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_ro
 
 from decoding.engines.projections import BLOCK_BIAS, BLOCK_WEIGHT, HEADS_BIAS, HEADS_WEIGHT
 
-from .rounding import in_halves
+from .drafts import in_halves
 
 Memory = list[tuple[Tensor, Tensor]]
 """Keys and values (texts, kv_heads, length, head_dim) of one layer in each step so far."""

@@ -22,11 +22,10 @@ from training.loop import Rates, TimedRun, append_to_log, last_of_log
 
 from .data import Batch, Epochs, Texts
 from .distil import WATCHED, Plan
-from .drafts import save_slim, write_projections
+from .drafts import rounded_layers, save_slim, write_projections
 from .feature import BlockDraft, FeatureDraft, HeadsDraft
 from .losses import ROWS, loss_over_head
 from .measure import SL, difference, facts_of_texts, figures_of_steps, rates_of
-from .rounding import rounded_layers
 from .teacher import Teacher, gpu, model
 from .texts import Text
 

@@ -17,8 +17,8 @@ from decoding.engines.slim import read_head_ids
 from decoding.errors import UserError
 
 from .data import Texts, all_texts
+from .drafts import in_halves, round_layers
 from .losses import variation
-from .rounding import in_halves, round_layers
 from .teacher import Teacher
 
 SL = 3

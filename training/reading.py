@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from transformers import LlamaForCausalLM
 
 from .data import Batch, Texts, rows_of
-from .rounding import in_halves
+from .drafts import in_halves
 from .texts import TOP, Text
 
 LOGIT_ROWS = 1024

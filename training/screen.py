@@ -1,4 +1,4 @@
-"""The screen of a shipped draft's head (decoding/engines/screened.py), fitted to the states that the head reads."""
+"""The screen of a shipped draft's head (decoding/engines/formats/int8.py), fitted to the states that the head reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from decoding.comparison.prepare import make_draft, shared_vocabulary
 from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.lean import LeanModel
 from decoding.engines.pair import Pair
-from decoding.engines.screened import Screen
-from decoding.engines.slim import SCREEN_FILE, read_head_ids
+from decoding.engines.slim import SCREEN_FILE, Screen, read_head_ids
 from decoding.errors import UserError
 from decoding.fit.data import FitOptions, write_texts
 from decoding.fit.data import Progress as Report

@@ -24,8 +24,8 @@ from decoding.records.weights import read_record
 from training import PAIR
 
 from .data import Texts, all_texts, save_texts, shard_files
+from .drafts import half
 from .reading import FreshTexts, Reader, of_the_token_before, read, with_states
-from .rounding import half
 from .texts import (
     LONGEST_ANSWER,
     LONGEST_PROMPT,

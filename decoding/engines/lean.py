@@ -23,15 +23,14 @@ from ..errors import UserError
 from ..records.trace import ModelInfo
 from .attention import MAX_ROWS, Attention, CacheShape, Plan, make_attention
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
-from .compiled.calls import CompiledLayers
 from .compiled.layers import PRODUCTS
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, Company, keeps_bits, pad_rows
-from .joined import Block, agree, join_layers
+from .joined import Block, CompiledLayers, agree, join_layers
 from .linears import FloatHead, Linear
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
-from .screened import Screen, screened_head
+from .slim import Screen
 from .text_tokens import TextTokens
 from .threads import use_threads
 
@@ -45,8 +44,8 @@ class LeanModel(CachedModel):
 
     ``weights``: name of the number format (formats/).
     ``head_ids``: the tokens that a draft may propose in any text, sorted; its head then has only their rows, and those
-    of the text's own tokens (text_tokens.py). ``screen``: of such a head (screened.py). ``layers``: only so many of the
-    first ones, for trials. Raises UserError where a layer's shape cannot be held in the format.
+    of the text's own tokens (text_tokens.py). ``screen``: of such a head (formats/int8.py). ``layers``: only so many
+    of the first ones, for trials. Raises UserError where a layer's shape cannot be held in the format.
     """
 
     can_fork = can_branch = True
@@ -118,12 +117,7 @@ class LeanModel(CachedModel):
 
     def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
-        reduced = self._head_rows is not None
-        if self._screen is not None and reduced and bias is None and self.format.reduced_head_bytes == 1:
-            screened = screened_head(weight, self._screen)
-            if screened is not None:
-                return screened
-        return FloatHead(self.format.head(weight, bias, reduced))
+        return FloatHead(self.format.head(weight, bias, self._head_rows is not None, self._screen))
 
     def _pad_rows(self) -> None:
         if self.device.type != "cpu":

@@ -23,8 +23,7 @@ from .formats import WeightFormat
 from .kept_trials import usual_threads
 from .lean import LeanModel
 from .projections import read_projections
-from .screened import read_screen
-from .slim import read_head_ids
+from .slim import read_head_ids, read_screen
 from .threads import TARGET_ROWS, thread_choices
 from .transformers_engine import TransformersModel, check_rewindable, has_window
 

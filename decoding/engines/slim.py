@@ -13,8 +13,8 @@ A slim draft's folder holds:
 - ``head_ids.json``: the sorted ids that it may propose besides those of the text (a reduced head: FR-Spec, Zhao et al.
   2025; text_tokens.py). No list: all ids;
 - ``feature.safetensors``: if it reads the target's hidden states, the projections (projections.py);
-- ``screen/screen.safetensors``: by what its head may be screened on a CPU (screened.py). Not among its weights, whose
-  fingerprint stays.
+- ``screen/screen.safetensors``: by what its head may be screened on a CPU (formats/int8.py). Not among its weights,
+  whose fingerprint stays.
 
 ``materialise`` makes of it a Llama folder that transformers loads as it is; all but its own weights goes along.
 """
@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,6 +61,27 @@ def read_head_ids(folder: Path) -> Tensor | None:
     if not numbers or sorted(set(ids)) != ids:
         raise UserError(f"{folder.name}/{HEAD_FILE} is not a sorted list of token ids: fetch the draft again.")
     return torch.tensor(ids)
+
+
+class Screen(NamedTuple):
+    """By what rough logits of a head are computed: ``down`` and ``up``, [screen_size, hidden_size]."""
+
+    down: Tensor
+    up: Tensor
+
+
+def read_screen(folder: Path) -> Screen | None:
+    """That of the draft in ``folder``, if it has one. Raises UserError for a damaged file."""
+    from safetensors.torch import load_file
+
+    file = folder / SCREEN_FILE
+    if not file.is_file():
+        return None
+    with readable(f"The draft {folder.name} has a damaged {SCREEN_FILE}", "fetch it again"):
+        found = load_file(file)
+    if set(found) != set(Screen._fields) or found["down"].shape != found["up"].shape or found["down"].dim() != 2:
+        raise UserError(f"The draft {folder.name} has no screen in its {SCREEN_FILE}: fetch the draft again.")
+    return Screen(**found)
 
 
 def materialise(draft: Path, target: Path, folder: Path) -> Path:

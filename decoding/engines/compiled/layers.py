@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 from . import Function, compiled, load
 from .attention import SEEN, AttentionKernel
 from .products import Product
-from .readout import Readout, readout
-from .screening import Refinement, refinement
+from .readout import Readout, Refinement, readout, refinement
 from .writer import LANES, Cpu, Writer
 
 PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a block
 NORMS = ("attention_norm", "mlp_norm")
 MATRIX = ("weights", "scales", "steps", "blocks", "bias")  # of a product; without a bias 0
 COLUMNS = (*NORMS, "qk_norm", "keys", "values", *(f"{product}_{part}" for product in PRODUCTS for part in MATRIX))
-SCREEN = (*(f"down_{part}" for part in MATRIX), "levels", "scales")  # see ScreenedHead; zeros for a head without
+SCREEN = (*(f"down_{part}" for part in MATRIX), "levels", "scales")  # see ScreenedLinear; zeros for a head that is not
 HEAD = (*(f"head_{part}" for part in MATRIX), *SCREEN)
 _TABLES = ("layers", "final_norm", "epsilon", "cos", "sin")
 SCRATCH = ("normed", "heads", "turned", "attended", "product", "middle", "gate", "up", "arranged")
@@ -37,7 +36,7 @@ _MOST_FIELDS = 12  # of a product or an attention
 
 
 class Functions(NamedTuple):
-    """``run``: all layers and the head. ``project``: a draft's projection. Called in calls.py."""
+    """``run``: all layers and the head. ``project``: a draft's projection. Called in ../joined.py."""
 
     run: Function
     project: Function

@@ -16,6 +16,7 @@ import torch
 
 from ...errors import UserError
 from ..linears import Linear, exact_linear
+from ..slim import Screen
 
 
 class WeightFormat:
@@ -57,8 +58,10 @@ class WeightFormat:
         """The product by a matrix [out, in], which is in ``compute``."""
         return exact_linear(weight, bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Linear:
-        """The head's product, in float32 on a CPU; ``reduced``: a draft's, of some rows only."""
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool, screen: Screen | None) -> Linear:
+        """The head's product, in float32 on a CPU; ``reduced``: a draft's, of some rows only; ``screen``: if it has
+        one (int8.py), which a format need not use.
+        """
         return self.linear(weight, bias)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ..compiled.products import product_of
 from ..linears import Linear, exact_linear
+from ..slim import Screen
 from . import WeightFormat
 
 
@@ -31,7 +32,7 @@ class Bfloat16(WeightFormat):
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         return exact_linear(weight.to(self.compute), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Linear:
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool, screen: Screen | None) -> Linear:
         if product_of(torch.bfloat16):
             return self.linear(weight, bias)
         return exact_linear(weight.float(), None if bias is None else bias.float())

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import torch
 
 from ..linears import Linear, half_linear
+from ..slim import Screen
 from . import WeightFormat
-from .int8 import int8_linear
+from .int8 import int8_head
 
 GROUP = 32  # inputs that share a scale and a zero
 LEVELS = 16
@@ -93,8 +94,8 @@ class Int4(WeightFormat):
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Int4Linear:
         return Int4Linear(round_to_groups(weight), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Linear:
-        return int8_linear(weight, bias) if reduced else half_linear(weight, bias)
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool, screen: Screen | None) -> Linear:
+        return int8_head(weight, bias, screen) if reduced else half_linear(weight, bias)
 
 
 FORMAT = Int4()
