@@ -105,9 +105,11 @@ def install() -> None:
 def screen(name: str = typer.Argument("feature", help="Name of an installed draft.")) -> None:
     """Fit what the head of a draft is screened with on a CPU, and write it beside the draft."""
     from decoding.engines.pair import load_pair
+    from training.card import write_card
     from training.screen import make_screen
 
     states = make_screen(load_pair(PAIR.name), name, lambda message, share: None)
+    write_card(PAIR)
     typer.echo(f"Fitted to {states:,} of the states that the head of {name} reads.")
 
 

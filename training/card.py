@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from decoding.engines.slim import SCREEN_FILE
 from decoding.files import write_whole
 
 from .distil import FINISHED, NEW
@@ -37,7 +38,7 @@ def write_card(pair: Path) -> None:
     table = pair / LOSSES_FILE
     losses = [table.read_text()] if table.is_file() else []
     default = json.loads((pair / "pair.json").read_text())["default_draft"]
-    parts = [HEAD, *_drafts(facts, default), *_reading(facts), *_training(facts), *losses, *_limits()]
+    parts = [HEAD, *_drafts(facts, default), *_reading(facts), *_screened(pair), *_training(facts), *losses, *_limits()]
     write_whole(pair / "README.md", "\n".join(parts))
 
 
@@ -112,6 +113,15 @@ def _reading(facts: dict[str, Any]) -> list[str]:
             if row["written"] != any_row["written"]
         ),
         "",
+    ]
+
+
+def _screened(pair: Path) -> list[str]:
+    names = [file.parents[1].name for file in sorted(pair.glob(f"drafts/*/{SCREEN_FILE}"))]
+    return [
+        f"On a CPU the head of {name} is screened: every token gets a rough logit, then those that may be the best "
+        f"their exact one. The screen is fitted by `python -m training align screen {name}`, and not used in these tables.\n"
+        for name in names
     ]
 
 
