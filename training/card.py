@@ -120,7 +120,8 @@ def _screened(pair: Path) -> list[str]:
     names = [file.parents[1].name for file in sorted(pair.glob(f"drafts/*/{SCREEN_FILE}"))]
     return [
         f"On a CPU the head of {name} is screened: every token gets a rough logit, then those that may be the best "
-        f"their exact one. The screen is fitted by `python -m training align screen {name}`, and not used in these tables.\n"
+        f"their exact one. The screen is fitted by `python -m training align screen {name}`, and not used in these "
+        "tables.\n"
         for name in names
     ]
 
