@@ -50,7 +50,7 @@ LANES := autoregressive,static:5,static-opt,heuristic,throughput,bandit,confiden
 LANES := $(LANES),costaware,tree-opt,costtree,oracle,oracle:best
 
 refresh: .venv/.run
-	$(BIN)/python -m training align screen feature
+	$(BIN)/python -m training align screen feature one-layer two-layers three-layers early-exit deep-narrow heads
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft three-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft feature

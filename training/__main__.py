@@ -102,15 +102,17 @@ def install() -> None:
 
 
 @align.command()
-def screen(name: str = typer.Argument("feature", help="Name of an installed draft.")) -> None:
-    """Fit what the head of a draft is screened with on a CPU, and write it beside the draft."""
+def screen(names: list[str] = typer.Argument(..., help="Names of installed drafts.")) -> None:
+    """Fit what the heads of drafts are screened with on a CPU, and write it beside the drafts."""
     from decoding.engines.pair import load_pair
     from training.card import write_card
     from training.screen import make_screen
 
-    states = make_screen(load_pair(PAIR.name), name, lambda message, share: None)
+    pair = load_pair(PAIR.name)
+    for name in names:
+        states = make_screen(pair, name, lambda message, share: None)
+        typer.echo(f"Fitted to {states:,} of the states that the head of {name} reads.")
     write_card(PAIR)
-    typer.echo(f"Fitted to {states:,} of the states that the head of {name} reads.")
 
 
 @align.command(name="all")

@@ -117,13 +117,12 @@ def _reading(facts: dict[str, Any]) -> list[str]:
 
 
 def _screened(pair: Path) -> list[str]:
-    names = [file.parents[1].name for file in sorted(pair.glob(f"drafts/*/{SCREEN_FILE}"))]
+    names = ", ".join(file.parents[1].name for file in sorted(pair.glob(f"drafts/*/{SCREEN_FILE}")))
     return [
-        f"On a CPU the head of {name} is screened: every token gets a rough logit, then those that may be the best "
-        f"their exact one. The screen is fitted by `python -m training align screen {name}`, and not used in these "
+        f"With a screened head on a CPU: {names}. Every token gets a rough logit, then those that may be the best "
+        "their exact one. Screens are fitted by `python -m training align screen NAMES`, and not used in these "
         "tables.\n"
-        for name in names
-    ]
+    ] * bool(names)
 
 
 def _where(row: dict[str, Any]) -> str:
