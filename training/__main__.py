@@ -29,6 +29,7 @@ PADDING = 64 * 2**20
 TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same draft included.")
 NAMES = typer.Argument(..., help="Names of drafts, as `feature` trains them.")
+INSTALLED = typer.Argument(..., help="Names of installed drafts.")
 LENGTH = typer.Option(0.0, min=0.0, help="Training time in minutes; or --tokens.")
 INSTEAD = typer.Option(None, min=1, help="Training tokens, in place of a time.")
 
@@ -102,7 +103,7 @@ def install() -> None:
 
 
 @align.command()
-def screen(names: list[str] = typer.Argument(..., help="Names of installed drafts.")) -> None:
+def screen(names: list[str] = INSTALLED) -> None:
     """Fit what the heads of drafts are screened with on a CPU, and write it beside the drafts."""
     from decoding.engines.pair import load_pair
     from training.card import write_card
