@@ -109,10 +109,16 @@ def screen(names: list[str] = INSTALLED) -> None:
     from training.card import write_card
     from training.screen import make_screen
 
-    pair = load_pair(PAIR.name)
+    pair, steps = load_pair(PAIR.name), set[str]()
+
+    def report(step: str, share: float | None) -> None:
+        if step not in steps:
+            typer.echo(f"{step} ...")
+        steps.add(step)
+
     for name in names:
-        states = make_screen(pair, name, lambda message, share: None)
-        typer.echo(f"Fitted to {states:,} of the states that the head of {name} reads.")
+        steps.clear()
+        typer.echo(f"{name}: fitted to {make_screen(pair, name, report):,} of the states that its head reads.")
     write_card(PAIR)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from decoding.comparison.chain import iterations_along
@@ -14,18 +14,18 @@ from decoding.engines.lean import LeanModel
 from decoding.engines.pair import Pair
 from decoding.engines.slim import SCREEN_FILE, Screen, read_head_ids
 from decoding.errors import UserError
-from decoding.fit.data import FitOptions, write_texts
-from decoding.fit.data import Progress as Report
+from decoding.files import write_whole
+from decoding.fit.data import FitOptions, Progress, write_texts
 from decoding.loop.acceptance import Greedy
 from decoding.loop.limits import Limits
 
 SIZE = 160
-"""Numbers that a rough logit is computed from. Fewer lose more best tokens than they save time."""
+"""Numbers that a rough logit is computed from: more take longer, fewer miss more of the best tokens."""
 TEXTS = FitOptions(suite="chat", n_train=200, max_new_tokens=96)
 _SMALLEST = 1e-4  # of the mean variance: what every direction has
 
 
-def make_screen(pair: Pair, name: str, report: Report, options: FitOptions = TEXTS, size: int = SIZE) -> int:
+def make_screen(pair: Pair, name: str, report: Progress, options: FitOptions = TEXTS, size: int = SIZE) -> int:
     """Writes that of the draft ``name`` into its folder; the number of states that it was fitted to. Raises UserError
     for a draft whose head is not reduced.
     """
@@ -38,12 +38,12 @@ def make_screen(pair: Pair, name: str, report: Report, options: FitOptions = TEX
     screen = fit_screen(states, model.embedding[ids], size)
     file = folder / SCREEN_FILE
     file.parent.mkdir(exist_ok=True)
-    save_file({part: weight.half() for part, weight in screen._asdict().items()}, file)
+    write_whole(file, save({part: weight.half() for part, weight in screen._asdict().items()}))
     return len(states)
 
 
 @torch.inference_mode()
-def states_along(pair: Pair, name: str, options: FitOptions, report: Report) -> Tensor:
+def states_along(pair: Pair, name: str, options: FitOptions, report: Progress) -> Tensor:
     """What the draft's head reads along the target's own texts, guess by guess up to each mistake: [n, hidden]."""
     texts = write_texts(pair, name, options, report, ("train",))["train"]
     source = make_draft(pair, name, Greedy(shared_vocabulary(pair, [name])), frozenset({"proposer"}))
