@@ -20,7 +20,7 @@ from ..comparison.recorder import Recorder
 from ..engines.base import CachedModel
 from ..engines.cuda import CudaModel
 from ..engines.formats import find_format
-from ..engines.formats.int8 import ScreenedLinear
+from ..engines.linears import FloatHead
 from ..engines.pair import Pair
 from ..errors import first_line
 from ..loop.clock import wait_for
@@ -284,8 +284,8 @@ def floor_bytes(model: CachedModel, context: int) -> int:
     head = (rows or info.vocab_size) * info.hidden_size
     held = find_format(info.dtype)
     head_bytes = held.head_bytes if model.head_ids is None else held.reduced_head_bytes
-    linear = getattr(getattr(model, "head", None), "linear", None)
-    read = linear.numbers if isinstance(linear, ScreenedLinear) else head
+    held_head = getattr(model, "head", None)
+    read = held_head.linear.numbers if isinstance(held_head, FloatHead) else head
     return int((parameters - head) * held.layer_bytes + read * head_bytes) + model.cache_bytes_per_token * context
 
 

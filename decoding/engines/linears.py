@@ -45,6 +45,11 @@ class Linear(ABC):
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out], a new tensor, without ``bias``."""
 
+    @property
+    def numbers(self) -> int:
+        """How many weights a row takes."""
+        return self.n_out * self.n_in
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out], a new tensor."""
         n = x.shape[0]

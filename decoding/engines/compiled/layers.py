@@ -116,7 +116,7 @@ class LayersWriter(Writer):
         given, size, last = self.given, self.given["size"], self.given["last"]
         hidden = self.at(b, given["hidden"], b.mul(b.sub(given["rows"], last), size), self.single)
         with b.if_then(b.icmp_signed("!=", given["head_blocks"], self.long(0))):
-            self._head(b, hidden, last)
+            self._logits(b, hidden, last)
         first, end = self.mine(b, given["n_more"])
         with self._rows(b, last) as row, self.loop(b, first, end, 1, []) as (token, _):
             x = self.at(b, hidden, b.mul(row, size), self.single)
@@ -133,7 +133,7 @@ class LayersWriter(Writer):
                 self._call(b, self.choose, *row)
                 self._call(b, self.judge, *row)
 
-    def _head(self, b: Any, hidden: Any, last: Any) -> None:
+    def _logits(self, b: Any, hidden: Any, last: Any) -> None:
         given, logits = self.given, self.given["logits"]
         with b.if_else(b.icmp_signed("!=", given["down_blocks"], self.long(0))) as (screened, whole):
             with screened:

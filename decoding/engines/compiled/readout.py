@@ -224,7 +224,8 @@ class Refinement:
     def __call__(self, hidden: torch.Tensor, logits: torch.Tensor, levels: torch.Tensor, scales: torch.Tensor) -> None:
         hidden, (rows, n) = hidden.contiguous(), logits.shape
         pointers = (one.data_ptr() for one in (hidden, logits, levels, scales))
-        self.function(*pointers, rows, n, levels.shape[1], parts=GROUPS // LANES, work=rows * n)
+        size = levels.shape[1]
+        self.function(*pointers, rows, n, size, parts=GROUPS // LANES, work=rows * GROUPS * size)
 
 
 def _refines(made: Refinement) -> bool:

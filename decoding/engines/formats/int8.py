@@ -70,7 +70,6 @@ class ScreenedLinear(Linear):
 
     @property
     def numbers(self) -> int:
-        """How many weights a row takes."""
         return self._down.n_out * (self.n_in + self.n_out) + GROUPS * self.n_in
 
 
