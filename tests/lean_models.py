@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
+from decoding.engines.compiled import this_cpu
 from decoding.engines.cuda import CudaModel
 from decoding.engines.lean import LeanModel
 from decoding.engines.loading import describe_model
@@ -12,6 +14,8 @@ from decoding.engines.transformers_engine import TransformersModel
 from decoding.records.trace import ModelInfo
 from tests.tiny_models import tiny_config
 
+# A fault in what is compiled must not look like a CPU for which nothing is: only the CPU decides.
+compiled = pytest.mark.skipif(this_cpu() is None, reason="not run: nothing is compiled for this CPU")
 VOCAB = 128
 LLAMA3_SCALING = dict(
     rope_type="llama3",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from decoding import cpu
 from decoding.engines.attention import MAX_ROWS, CacheShape, CompiledAttention
-from decoding.engines.compiled import _made, products, readout, this_cpu, writer
+from decoding.engines.compiled import _made, products, readout, writer
 from decoding.engines.compiled.attention import AttentionWriter, attention_kernel
 from decoding.engines.compiled.layers import LayersWriter
 from decoding.engines.compiled.products import MOST_OF_PAIRS, ProductWriter, product_of
@@ -26,10 +26,8 @@ from decoding.engines.formats.int8 import round_rows
 from decoding.engines.inputs import Branches
 from decoding.engines.linears import CompiledLinear
 from decoding.engines.projections import Projections
-from tests.lean_models import CONFIGS, ids, lean, on_threads, random_model
+from tests.lean_models import CONFIGS, compiled, ids, lean, on_threads, random_model
 
-# A fault in what is compiled must not look like a CPU for which nothing is: only the CPU decides.
-compiled = pytest.mark.skipif(this_cpu() is None, reason="not run: nothing is compiled for this CPU")
 DTYPES = (torch.int8, torch.float16, torch.bfloat16, torch.float32)
 
 HELD = {  # a weight as a format holds it
