@@ -23,7 +23,8 @@ from tests.tiny_models import tiny_config
 from training.screen import fit_screen, make_screen
 
 SIZE, NARROW, IDS = 64, 32, 3 * GROUPS
-CONFIG = tiny_config(IDS + 9, LlamaConfig, hidden_size=SIZE, head_dim=32, num_attention_heads=2, num_key_value_heads=1)
+SHAPE = dict(hidden_size=SIZE, intermediate_size=96, head_dim=32, num_attention_heads=2, num_key_value_heads=1)
+CONFIG = tiny_config(IDS + 9, LlamaConfig, **SHAPE)
 HEAD = torch.arange(5, 5 + IDS)
 
 
@@ -72,12 +73,13 @@ def test_one_call_and_the_head_by_itself_give_the_same_bits():
 
 @compiled
 def test_a_screen_of_full_size_changes_little():
-    full, whole = model(screen=screen(SIZE)), model(screen=None)
+    even = fit_screen(random(400, SIZE, seed=1), random(IDS, SIZE), SIZE)  # no direction is rounded more than another
+    full, whole = model(screen=even), model(screen=None)
     rows = []
     for each in (full, whole):
         each.prefill([3, 7, 1])
         rows.append(each.extend(list(range(20)))[:, :IDS])
-    assert torch.nn.functional.cosine_similarity(*rows).min() > 0.99
+    assert torch.nn.functional.cosine_similarity(*rows).min() > 0.999
 
 
 @compiled
