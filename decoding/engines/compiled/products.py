@@ -9,13 +9,15 @@ is a pair. These are half as many steps, so that several rows take little longer
 
 A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input, which meet that input of several rows.
 Few rows read wide blocks one after another, which is how memory is fastest, and several narrow ones at a time, since
-each sum waits for its last step. Memory is asked early for what several rows read, of narrow blocks in several streams,
-and evenly over the parts of more rows than an inner loop takes. Many rows are arranged for narrow blocks: their numbers
-of an input lie together, which takes one address instead of one for each row.
+each sum waits for its last step. Memory is asked early: for the next chunk of blocks, of narrow ones in several
+streams, evenly over the parts of more rows than an inner loop takes; pairs that one loop takes ask for what comes
+soon. Many rows are arranged: their numbers of an input lie together, which takes one address instead of one for each
+row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,11 +26,11 @@ import torch.nn.functional as F
 from . import Function, compiled, load
 from .writer import LANES, LINE, Cpu, Part, Writer
 
-MOST_ROWS, MOST_OF_PAIRS = 6, 12  # of one inner loop, so that the sums stay in registers
-_CHUNK = 4  # blocks that all rows meet before the next ones are read: they stay in the cache meanwhile
-_FEW_ROWS = 3  # which are faster by one wide block at a time, and not arranged
+MOST_ROWS, MOST_OF_PAIRS = 6, 14  # of one inner loop, so that the sums stay in registers
+_CHUNK = 64  # outputs that all rows meet before the next ones are read: they stay in the cache meanwhile
+_FEW_ROWS, _FEW_OF_PAIRS = 3, 9  # which are not arranged, as arranging takes time, too
 _TURN, _TURN_OF_ARRANGED = 2, 4  # steps of one turn of an inner loop
-_AHEAD, _AHEAD_OF_PAIRS = 3072, 8192  # bytes: how far ahead several rows ask memory for the weights of wide blocks
+_SOON = 8192  # bytes: how far ahead pairs are asked for that one inner loop takes
 _ROUNDED = 32  # numbers that are rounded together
 _WHOLE = 16  # bits: a share of 1
 _POINTERS = ("x", "weights", "y", "scales", "arranged")
@@ -105,33 +107,37 @@ class ProductWriter(Writer):
     def __init__(self, cpu: Cpu, dtype: torch.dtype) -> None:
         wide, pairs = cpu.wide, cpu.pairs and dtype == torch.bfloat16
         self.wide, self.lanes = wide, 32 if wide else 16
+        self.chunk = _CHUNK // self.lanes  # blocks
         super().__init__(cpu, self.lanes)
         self.pairs: Any = self._pairs() if pairs else None
-        self.most_rows, self.ahead = (MOST_OF_PAIRS, _AHEAD_OF_PAIRS) if pairs else (MOST_ROWS, _AHEAD)
+        self.most_rows = MOST_OF_PAIRS if pairs else MOST_ROWS
         bits = self.ir.IntType(16)  # llvmlite has no bfloat16
         kinds = {torch.int8: self.ir.IntType(8), torch.float16: self.ir.HalfType(), torch.bfloat16: bits}
         self.bytes, self.weight = (4, self.int) if pairs else (dtype.itemsize, kinds.get(dtype, self.single))
         self.given = self.int if pairs else self.single  # a number of x
         self.scaled = dtype == torch.int8
         self.inner = {
-            (rows, blocks): self._inner(rows, blocks)
+            (rows, blocks, soon): self._inner(rows, blocks, soon)
             for rows in range(1, self.most_rows + 1)
-            for blocks in (1, 2, _CHUNK)
-            if blocks == 1 or self._gains(rows, blocks, wide)
+            for blocks in sorted({1, 2, self.chunk})
+            for soon in {False, pairs}
+            if blocks == 1 or self._gains(rows, blocks)
         }
         self._multiply()
 
-    def _gains(self, rows: int, blocks: int, wide: bool) -> bool:
+    def _gains(self, rows: int, blocks: int) -> bool:
         """Whether ``rows`` are faster by several ``blocks`` at a time, whose sums still stay in registers."""
-        if wide:
-            return blocks == 2 and rows > _FEW_ROWS and not self.pairs
-        return rows * blocks <= _CHUNK
+        if self.wide:
+            return rows > _FEW_ROWS and not self.pairs
+        return rows * blocks <= self.chunk
 
-    def _inner(self, rows: int, blocks: int) -> Any:
+    def _inner(self, rows: int, blocks: int, soon: bool) -> Any:
         """``rows`` of x by ``blocks``: (x, weights, y, scales, ahead, inputs, outputs, share), pointers to the first of
-        each. ``ahead``: what to ask memory for; ``share``: how much of it, in 65536ths.
+        each. ``ahead``: what to ask memory for; ``share``: how much of it, in 65536ths, if not all of it comes
+        ``soon``.
         """
-        function = self.declare(f"rows{rows}_blocks{blocks}", self.none, [self.pointer] * 5 + [self.long] * 3)
+        name = f"rows{rows}_blocks{blocks}{'_soon' if soon else ''}"
+        function = self.declare(name, self.none, [self.pointer] * 5 + [self.long] * 3)
         function.linkage = "internal"
         x, weights, y, scales, ahead, inputs, outputs, share = function.args
         b = self.begin(function)
@@ -140,12 +146,12 @@ class ProductWriter(Writer):
         sums, turn = [self.zero] * (rows * blocks), _TURN_OF_ARRANGED if self._arranged(rows) else _TURN
         with self.loop(b, self.long(0), inputs, turn, sums) as (first, values):
             if rows > 1:
-                self._ask_ahead(b, ahead, size, first, turn, blocks, share)
+                self._ask_ahead(b, ahead, size, first, turn, blocks, None if soon else share)
             for step in range(turn):
                 k = b.add(first, self.long(step))
                 wide = [self._widened(b, start, k) for start in starts]
                 for row in range(rows):
-                    at = self.at(b, x, self._place(b, row, rows, k, inputs), self.given)
+                    at = self.at(b, x, self._place(b, self.long(row), rows, k, inputs), self.given)
                     number = self.everywhere(b, b.load(at, typ=self.given))
                     for i, weight in enumerate(wide, row * blocks):
                         values[i] = self._added(b, weight, number, values[i])
@@ -160,22 +166,22 @@ class ProductWriter(Writer):
 
     def _arranged(self, rows: int) -> bool:
         """Whether the numbers of an input lie together, of ``rows`` that are multiplied together."""
-        return rows > _FEW_ROWS and not self.wide
+        return rows > _FEW_OF_PAIRS if self.pairs else rows > _FEW_ROWS and not self.wide
 
-    def _place(self, b: Any, row: int, rows: int, k: Any, inputs: Any) -> Any:
+    def _place(self, b: Any, row: Any, rows: int, k: Any, inputs: Any) -> Any:
         """Where number ``k`` of a row is."""
         if self._arranged(rows):
-            return b.add(b.mul(k, self.long(rows)), self.long(row))
-        return b.add(b.mul(inputs, self.long(row)), k)
+            return b.add(b.mul(k, self.long(rows)), row)
+        return b.add(b.mul(inputs, row), k)
 
     def _ask_ahead(self, b: Any, ahead: Any, size: Any, k: Any, turn: int, blocks: int, share: Any) -> None:
-        """Asks memory for a ``share`` of what a turn from step ``k`` on reads, in one stream for each of the blocks of
-        ``size`` weights that begin at ``ahead``.
+        """Asks memory for a ``share`` of what a turn from step ``k`` on reads of blocks of ``size`` weights, from
+        ``ahead`` on: of narrow blocks in one stream for each of a chunk.
         """
-        streams = blocks if self.wide else _CHUNK
+        streams = 1 if self.wide else self.chunk
         each = blocks * self.lanes * self.bytes // streams  # bytes of a step
         before = b.mul(k, self.long(each))
-        if not self.wide:
+        if share is not None:
             before = b.lshr(b.mul(before, share), self.long(_WHOLE))
         for stream in range(streams):
             at = b.add(b.mul(size, self.long(stream * self.bytes)), before)
@@ -216,42 +222,48 @@ class ProductWriter(Writer):
 
     def _multiply(self) -> None:
         b, given = self.entry("multiply", _FIELDS, _POINTERS)
-        if self.pairs:
-            self._round(b, given)
-        elif not self.wide:
-            self._arrange(b, given)
+        self._arrange(b, given)
         first, end = self.mine(b, given["blocks"])
-        whole = b.sub(end, b.srem(b.sub(end, first), self.long(_CHUNK)))
-        for begin, until, blocks in ((first, whole, _CHUNK), (whole, end, 1)):
+        whole = b.sub(end, b.srem(b.sub(end, first), self.long(self.chunk)))
+        for begin, until, blocks in ((first, whole, self.chunk), (whole, end, 1)):
             chunks, parts = self.loop(b, begin, until, blocks, []), self.parts(b, given["rows"], self.most_rows)
             with chunks as (block, _), parts as part:
                 for rows in self.cases(b, part.n, self.most_rows):
                     self._some_rows(b, given, part, rows, block, blocks)
         b.ret_void()
 
-    def _round(self, b: Any, given: dict[str, Any]) -> None:
-        """Rounds all rows: every thread writes the same."""
-        wide = self.ir.VectorType(self.single, _ROUNDED)
-        numbers = b.mul(b.mul(given["rows"], given["inputs"]), self.long(2))
-        with self.loop(b, self.long(0), numbers, _ROUNDED, []) as (at, _):
-            found = b.load(self.at(b, given["x"], at, self.single), align=4, typ=wide)
-            to = self.at(b, given["arranged"], b.sdiv(at, self.long(2)), self.int)
-            b.store(b.fptrunc(found, self.pairs.args[1].type), to, align=4)
-
     def _arrange(self, b: Any, given: dict[str, Any]) -> None:
-        """Arranges rows that are multiplied together: every thread writes the same."""
+        """Arranges rows that are multiplied together, and rounds pairs: every thread writes the same."""
         inputs = given["inputs"]
         with self.parts(b, given["rows"], self.most_rows) as part:
-            x, to = (self.at(b, given[name], b.mul(part.first, inputs), self.int) for name in ("x", "arranged"))
+            first = b.mul(part.first, inputs)
+            to = self.at(b, given["arranged"], first, self.int)
+            x = self.at(b, given["x"], b.mul(first, self.long(2)) if self.pairs else first, self.single)
             for rows in self.cases(b, part.n, self.most_rows):
-                with self.loop(b, self.long(0), inputs if self._arranged(rows) else self.long(0), 1, []) as (k, _):
-                    for row in range(rows):
-                        number = self.at(b, x, b.add(b.mul(inputs, self.long(row)), k), self.int)
-                        place = self.at(b, to, self._place(b, row, rows, k, inputs), self.int)
-                        b.store(b.load(number, typ=self.int), place)
+                if self.pairs:
+                    self._round(b, x, to, rows, inputs)
+                elif self._arranged(rows):
+                    with self.loop(b, self.long(0), inputs, 1, []) as (k, _):
+                        for row in range(rows):
+                            number = self.at(b, x, b.add(b.mul(inputs, self.long(row)), k), self.int)
+                            place = self.at(b, to, self._place(b, self.long(row), rows, k, inputs), self.int)
+                            b.store(b.load(number, typ=self.int), place)
+
+    def _round(self, b: Any, x: Any, to: Any, rows: int, inputs: Any) -> None:
+        wide, whole = self.ir.VectorType(self.single, _ROUNDED), self.ir.VectorType(self.int, LANES)
+        by_row, by_input = (self.loop(b, self.long(0), *until, []) for until in ((self.long(rows), 1), (inputs, LANES)))
+        with by_row as (row, _), by_input as (k, _):
+            at = b.mul(b.add(b.mul(inputs, row), k), self.long(2))
+            found = b.load(self.at(b, x, at, self.single), align=4, typ=wide)
+            pairs = b.bitcast(b.fptrunc(found, self.pairs.args[1].type), whole)
+            if not self._arranged(rows):
+                b.store(pairs, self.at(b, to, self._place(b, row, rows, k, inputs), self.int), align=4)
+            for i in range(LANES if self._arranged(rows) else 0):
+                place = self._place(b, row, rows, b.add(k, self.long(i)), inputs)
+                b.store(b.extract_element(pairs, self.int(i)), self.at(b, to, place, self.int))
 
     def _some_rows(self, b: Any, given: dict[str, Any], part: Part, rows: int, block: Any, blocks: int) -> None:
-        width = max(width for of, width in self.inner if of == rows and width <= blocks)
+        width = max(width for of, width, _ in self.inner if of == rows and width <= blocks)
         outputs, size = (b.mul(given[name], self.long(self.lanes)) for name in ("blocks", "inputs"))
         x = given["arranged" if self.pairs or self._arranged(rows) else "x"]
         x = self.at(b, x, b.mul(part.first, given["inputs"]), self.given)
@@ -261,16 +273,23 @@ class ProductWriter(Writer):
             weights = self.at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)
             y = self.at(b, given["y"], b.add(b.mul(part.first, outputs), first), self.single)
             scales = self.at(b, given["scales"], first, self.single)
-            ahead = self._ahead(b, weights, size, part, done)
-            b.call(self.inner[rows, width], [x, weights, y, scales, ahead, given["inputs"], outputs, share])
+            for soon, ahead in self._ahead(b, weights, size, part, done):
+                pointers, numbers = (x, weights, y, scales, ahead), (given["inputs"], outputs, share)
+                b.call(self.inner[rows, width, soon], [*pointers, *numbers])
 
-    def _ahead(self, b: Any, weights: Any, size: Any, part: Part, done: int) -> Any:
-        """What to ask for while ``weights``, of block ``done`` of a chunk, meet a part of the rows: where blocks are
-        narrow, the same part of each block of the next chunk.
+    def _ahead(self, b: Any, weights: Any, size: Any, part: Part, done: int) -> Iterator[tuple[bool, Any]]:
+        """Code for what to ask for, and whether it comes soon, while ``weights``, of block ``done`` of a chunk, meet a
+        part of the rows: the same part of the next chunk, of narrow blocks of each of them.
         """
-        if self.wide:
-            return self.at(b, weights, self.long(self.ahead), self.ir.IntType(8))
-        next_one = self.at(b, weights, b.mul(size, self.long(_CHUNK - done)), self.weight)
-        turns = b.add(b.mul(part.index, self.long(_CHUNK)), self.long(done))
-        asked = b.sdiv(b.mul(size, turns), b.mul(part.of, self.long(_CHUNK)))
-        return self.at(b, next_one, asked, self.weight)
+        next_one = self.at(b, weights, b.mul(size, self.long(self.chunk - done)), self.weight)
+        turns = b.add(b.mul(part.index, self.long(self.chunk)), self.long(done))
+        asked = b.sdiv(b.mul(size, turns), b.mul(part.of, self.long(1 if self.wide else self.chunk)))
+        later = self.at(b, next_one, asked, self.weight)
+        if not self.pairs:
+            yield False, later
+            return
+        with b.if_else(b.icmp_signed("==", part.of, self.long(1))) as (all_rows, some):
+            with all_rows:
+                yield True, self.at(b, weights, self.long(_SOON), self.ir.IntType(8))
+            with some:
+                yield False, later
