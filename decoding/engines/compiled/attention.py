@@ -142,7 +142,7 @@ class AttentionWriter(Writer):
         with self.loop(b, none, given["n_kv_heads"], 1, []) as (head, _):
             keys, values = (self.at(b, given[name], b.mul(head, size), self.single) for name in ("keys", "values"))
             first, end = (self._within(b, b.sub(one, b.mul(head, of_head)), of_head) for one in mine)
-            with self.parts(b, b.sub(end, first), _QUERIES) as (begin, n, *_):
+            with self.parts(b, self.cut(b, b.sub(end, first), _QUERIES)) as (begin, n, _):
                 trunk, reach = self._list(b, given, head, b.add(first, begin), n, queries)
                 for count in self.cases(b, n, _QUERIES):
                     b.call(score[count], [queries, keys, scores, length, d, reach])

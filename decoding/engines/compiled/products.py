@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from . import Function, compiled, load
-from .writer import LANES, LINE, Cpu, Part, Writer
+from .writer import LANES, LINE, Cpu, Cut, Part, Writer
 
 MOST_ROWS, MOST_OF_PAIRS = 6, 14  # of one inner loop, so that the sums stay in registers
 _CHUNK = 64  # outputs that all rows meet before the next ones are read: they stay in the cache meanwhile
@@ -222,20 +222,22 @@ class ProductWriter(Writer):
 
     def _multiply(self) -> None:
         b, given = self.entry("multiply", _FIELDS, _POINTERS)
-        self._arrange(b, given)
+        cut = self.cut(b, given["rows"], self.most_rows)
+        share = b.sdiv(self.long(1 << _WHOLE), cut.parts)
+        self._arrange(b, given, cut)
         first, end = self.mine(b, given["blocks"])
         whole = b.sub(end, b.srem(b.sub(end, first), self.long(self.chunk)))
         for begin, until, blocks in ((first, whole, self.chunk), (whole, end, 1)):
-            chunks, parts = self.loop(b, begin, until, blocks, []), self.parts(b, given["rows"], self.most_rows)
-            with chunks as (block, _), parts as part:
+            chunks = self.loop(b, begin, until, blocks, [])
+            with chunks as (block, _), self.parts(b, cut) as part:
                 for rows in self.cases(b, part.n, self.most_rows):
-                    self._some_rows(b, given, part, rows, block, blocks)
+                    self._some_rows(b, given, part, rows, block, blocks, share)
         b.ret_void()
 
-    def _arrange(self, b: Any, given: dict[str, Any]) -> None:
+    def _arrange(self, b: Any, given: dict[str, Any], cut: Cut) -> None:
         """Arranges rows that are multiplied together, and rounds pairs: every thread writes the same."""
         inputs = given["inputs"]
-        with self.parts(b, given["rows"], self.most_rows) as part:
+        with self.parts(b, cut) as part:
             first = b.mul(part.first, inputs)
             to = self.at(b, given["arranged"], first, self.int)
             x = self.at(b, given["x"], b.mul(first, self.long(2)) if self.pairs else first, self.single)
@@ -262,33 +264,35 @@ class ProductWriter(Writer):
                 place = self._place(b, row, rows, b.add(k, self.long(i)), inputs)
                 b.store(b.extract_element(pairs, self.int(i)), self.at(b, to, place, self.int))
 
-    def _some_rows(self, b: Any, given: dict[str, Any], part: Part, rows: int, block: Any, blocks: int) -> None:
+    def _some_rows(
+        self, b: Any, given: dict[str, Any], part: Part, rows: int, block: Any, blocks: int, share: Any
+    ) -> None:
         width = max(width for of, width, _ in self.inner if of == rows and width <= blocks)
         outputs, size = (b.mul(given[name], self.long(self.lanes)) for name in ("blocks", "inputs"))
         x = given["arranged" if self.pairs or self._arranged(rows) else "x"]
         x = self.at(b, x, b.mul(part.first, given["inputs"]), self.given)
-        share = b.sdiv(self.long(1 << _WHOLE), part.of)
         for done in range(0, blocks, width):
             first = b.mul(b.add(block, self.long(done)), self.long(self.lanes))  # output
             weights = self.at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)
             y = self.at(b, given["y"], b.add(b.mul(part.first, outputs), first), self.single)
             scales = self.at(b, given["scales"], first, self.single)
-            for soon, ahead in self._ahead(b, weights, size, part, done):
+            for soon, ahead in self._ahead(b, weights, size, part, done, share):
                 pointers, numbers = (x, weights, y, scales, ahead), (given["inputs"], outputs, share)
                 b.call(self.inner[rows, width, soon], [*pointers, *numbers])
 
-    def _ahead(self, b: Any, weights: Any, size: Any, part: Part, done: int) -> Iterator[tuple[bool, Any]]:
+    def _ahead(self, b: Any, weights: Any, size: Any, part: Part, done: int, share: Any) -> Iterator[tuple[bool, Any]]:
         """Code for what to ask for, and whether it comes soon, while ``weights``, of block ``done`` of a chunk, meet a
         part of the rows: the same part of the next chunk, of narrow blocks of each of them.
         """
         next_one = self.at(b, weights, b.mul(size, self.long(self.chunk - done)), self.weight)
         turns = b.add(b.mul(part.index, self.long(self.chunk)), self.long(done))
-        asked = b.sdiv(b.mul(size, turns), b.mul(part.of, self.long(1 if self.wide else self.chunk)))
+        asked = b.lshr(b.mul(b.mul(size, turns), share), self.long(_WHOLE))
+        asked = asked if self.wide else b.sdiv(asked, self.long(self.chunk))
         later = self.at(b, next_one, asked, self.weight)
         if not self.pairs:
             yield False, later
             return
-        with b.if_else(b.icmp_signed("==", part.of, self.long(1))) as (all_rows, some):
+        with b.if_else(b.icmp_signed("==", share, self.long(1 << _WHOLE))) as (all_rows, some):
             with all_rows:
                 yield True, self.at(b, weights, self.long(_SOON), self.ir.IntType(8))
             with some:

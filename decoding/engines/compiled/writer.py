@@ -28,13 +28,20 @@ class Cpu(NamedTuple):
     shared: bool
 
 
+class Cut(NamedTuple):
+    """Into so many ``parts``: ``larger`` ones of ``least`` + 1 things, then others of ``least``."""
+
+    parts: Any
+    least: Any
+    larger: Any
+
+
 class Part(NamedTuple):
-    """``n`` things from ``first`` on, which are part ``index`` ``of`` so many."""
+    """``n`` things from ``first`` on, which are part ``index``."""
 
     first: Any
     n: Any
     index: Any
-    of: Any
 
 
 class Writer:
@@ -122,13 +129,20 @@ class Writer:
         first, end = (b.sdiv(b.mul(whole, b.add(index, self.long(more))), parts) for more in (0, 1))
         return first, end
 
-    @contextmanager
-    def parts(self, b: Any, n: Any, most: int) -> Iterator[Part]:
-        """Code for parts of ``n`` of up to ``most``, equal ones: few sums wait for each other."""
+    def cut(self, b: Any, n: Any, most: int) -> Cut:
+        """``n`` things into parts of up to ``most``, equal ones: few sums wait for each other."""
         parts = b.sdiv(b.add(n, self.long(most - 1)), self.long(most))
-        with self.loop(b, self.long(0), parts, 1, []) as (part, _):
-            first, end = self.part(b, n, parts, part)
-            yield Part(first, b.sub(end, first), part, parts)
+        divisor = b.select(b.icmp_signed(">", parts, self.long(0)), parts, self.long(1))
+        return Cut(parts, b.sdiv(n, divisor), b.srem(n, divisor))
+
+    @contextmanager
+    def parts(self, b: Any, cut: Cut) -> Iterator[Part]:
+        """Code for each part. Nothing is divided here, which takes as long as dozens of other steps."""
+        with self.loop(b, self.long(0), cut.parts, 1, [self.long(0)]) as (index, values):
+            first, more = values[0], b.icmp_signed("<", index, cut.larger)
+            n = b.add(cut.least, b.zext(more, self.long))
+            values[0] = b.add(first, n)
+            yield Part(first, n, index)
 
     def cases(self, b: Any, n: Any, most: int) -> Iterator[int]:
         """Code for each of the numbers from 1 to ``most`` that ``n`` may be."""
