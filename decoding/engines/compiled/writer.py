@@ -130,10 +130,10 @@ class Writer:
         return first, end
 
     def cut(self, b: Any, n: Any, most: int) -> Cut:
-        """``n`` things into parts of up to ``most``, equal ones: few sums wait for each other."""
+        """``n`` things into parts of up to ``most``, equal ones: few sums wait for each other. None are one part."""
         parts = b.sdiv(b.add(n, self.long(most - 1)), self.long(most))
-        divisor = b.select(b.icmp_signed(">", parts, self.long(0)), parts, self.long(1))
-        return Cut(parts, b.sdiv(n, divisor), b.srem(n, divisor))
+        parts = b.select(b.icmp_signed(">", parts, self.long(0)), parts, self.long(1))
+        return Cut(parts, b.sdiv(n, parts), b.srem(n, parts))
 
     @contextmanager
     def parts(self, b: Any, cut: Cut) -> Iterator[Part]:
