@@ -243,8 +243,9 @@ def test_siblings_after_a_token_that_the_engine_has_read_are_those_of_the_row(lo
     """Tokens beyond REACH are in the sum of one side only."""
     row, ids = np.array(logits, dtype=np.float32), np.arange(100, 112)[: len(logits)] if reduced else None
     below, first = row - row.max(), int(row.argmax())
-    margin = float(-np.delete(below, first).max(initial=-np.inf))
-    known = Reading(first, 0.0, margin, 0.0, 0.0, float(np.exp(SHARPNESS * below).sum()))
+    order, falling = (-row).argsort(kind="stable"), -np.sort(-np.append(below, [-np.inf, -np.inf]))
+    sums = 0.0, 0.0, float(np.exp(SHARPNESS * below).sum())
+    known = Reading(first, 0.0, -falling[1], *sums, order[1 % len(row)], -falling[2])
     rule = Greedy(len(row))
     whole, one = rule.siblings(row, 0, -1, ids), rule.siblings(row, 0, -1, ids, known)
     while whole.chance > 0.0 and one.chance > 0.0:

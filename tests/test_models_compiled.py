@@ -292,8 +292,9 @@ def test_the_head_of_a_draft_is_read_at_the_end_of_the_call(drawn, threads):
     p = row.double().softmax(0)
     assert model.likeliest.p == pytest.approx(float(p.max()), rel=1e-5)
     assert model.likeliest.entropy == pytest.approx(float(-(p * p.log()).sum()), abs=1e-4)
-    first, second = row.topk(2).values.tolist()
+    (first, second, third), (_, rival, _) = (one.tolist() for one in row.topk(3))
     assert model.likeliest.margin == pytest.approx(first - second, abs=1e-5)
+    assert model.likeliest.rival == rival and model.likeliest.beyond == pytest.approx(first - third, abs=1e-5)
 
 
 @compiled

@@ -112,13 +112,14 @@ class Ranked(Siblings):
 
 
 class FirstKnown(Siblings):
-    """Greedy choices for a place whose likeliest token has been read. Few places have a second one drawn: only then are
-    all of them ``ranked``.
+    """Greedy choices for a place whose two likeliest tokens have been read. Few places have a third one drawn: only
+    then are all of them ``ranked``.
     """
 
-    def __init__(self, token: int, known: Reading, ranked: Callable[[], Ranked]) -> None:
+    def __init__(self, ids: np.ndarray | None, known: Reading, ranked: Callable[[], Ranked]) -> None:
+        """``ids``: of the tokens that have logits; None: of all."""
         self._chance = 1.0 / known.sharp
-        self._draws = self._all(token, known, ranked)
+        self._draws = self._all(ids, known, ranked)
 
     @property
     def chance(self) -> float:
@@ -127,12 +128,16 @@ class FirstKnown(Siblings):
     def draw(self) -> tuple[int, float]:
         return next(self._draws)
 
-    def _all(self, token: int, known: Reading, ranked: Callable[[], Ranked]) -> Iterator[tuple[int, float]]:
-        first, below = self._chance, SHARPNESS * known.margin
-        self._chance = first * exp(-below) if below < 0.999 * REACH else 0.0  # ranked() rounds otherwise
-        yield token, first
+    def _all(self, ids: np.ndarray | None, known: Reading, ranked: Callable[[], Ranked]) -> Iterator[tuple[int, float]]:
+        first = chance = self._chance
+        for token, margin in ((known.token, known.margin), (int(known.rival), known.beyond)):
+            below = SHARPNESS * margin
+            self._chance = first * exp(-below) if below < 0.999 * REACH else 0.0  # ranked() rounds otherwise
+            yield token if ids is None else int(ids[token]), chance
+            chance = self._chance
         others = ranked()
-        others.draw()
+        for _ in range(2):
+            others.draw()
         while True:
             found = others.draw()
             self._chance = others.chance
@@ -175,8 +180,7 @@ class Greedy(AcceptanceRule):
     ) -> Siblings:
         if known is None:
             return self._ranked(row, ids)
-        token = known.token if ids is None else int(ids[known.token])
-        return FirstKnown(token, known, lambda: self._ranked(row, ids))
+        return FirstKnown(ids, known, lambda: self._ranked(row, ids))
 
     def _ranked(self, row: np.ndarray, ids: np.ndarray | None) -> Ranked:
         row = row[: self.vocab_size]

@@ -9,10 +9,10 @@ is a pair. These are half as many steps, so that several rows take little longer
 
 A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input, which meet that input of several rows.
 Few rows read wide blocks one after another, which is how memory is fastest, and several narrow ones at a time, since
-each sum waits for its last step. Memory is asked early: for the next chunk of blocks, of narrow ones in several
-streams, evenly over the parts of more rows than an inner loop takes; pairs that one loop takes ask for what comes
-soon. Many rows are arranged: their numbers of an input lie together, which takes one address instead of one for each
-row.
+each sum waits for its last step; so do those of int8, as a step reads little of them. Memory is asked early: for the
+next chunk of blocks, of narrow ones in several streams, evenly over the parts of more rows than an inner loop takes;
+pairs that one loop takes ask for what comes soon. A single row of larger weights is as fast without. Many rows are
+arranged: their numbers of an input lie together, which takes one address instead of one for each row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .writer import LANES, LINE, Cpu, Cut, Part, Writer
 
 MOST_ROWS, MOST_OF_PAIRS = 6, 14  # of one inner loop, so that the sums stay in registers
 _CHUNK = 64  # outputs that all rows meet before the next ones are read: they stay in the cache meanwhile
-_FEW_ROWS, _FEW_OF_PAIRS = 3, 9  # which are not arranged, as arranging takes time, too
+_FEW_ROWS, _FEW_OF_PAIRS = 3, 9  # which are not arranged, as that takes time, too
 _TURN, _TURN_OF_ARRANGED = 2, 4  # steps of one turn of an inner loop
 _SOON = 8192  # bytes: how far ahead pairs are asked for that one inner loop takes
 _ROUNDED = 32  # numbers that are rounded together
@@ -128,7 +128,7 @@ class ProductWriter(Writer):
     def _gains(self, rows: int, blocks: int) -> bool:
         """Whether ``rows`` are faster by several ``blocks`` at a time, whose sums still stay in registers."""
         if self.wide:
-            return rows > _FEW_ROWS and not self.pairs
+            return (rows > _FEW_ROWS or self.scaled) and not self.pairs
         return rows * blocks <= self.chunk
 
     def _inner(self, rows: int, blocks: int, soon: bool) -> Any:
@@ -145,7 +145,7 @@ class ProductWriter(Writer):
         starts = [self.at(b, weights, b.mul(size, self.long(block)), self.weight) for block in range(blocks)]
         sums, turn = [self.zero] * (rows * blocks), _TURN_OF_ARRANGED if self._arranged(rows) else _TURN
         with self.loop(b, self.long(0), inputs, turn, sums) as (first, values):
-            if rows > 1:
+            if rows > 1 or self.scaled:
                 self._ask_ahead(b, ahead, size, first, turn, blocks, None if soon else share)
             for step in range(turn):
                 k = b.add(first, self.long(step))

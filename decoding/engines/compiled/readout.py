@@ -32,7 +32,8 @@ _TOGETHER = 4  # exact logits, so that no sum waits for its last step
 class Reading(NamedTuple):
     """Of a row of logits and a token, given by its index: the token's probability ``p``, and the ``margin``, ln p - ln
     p(its strongest rival) in nats, inf without a rival. With each logit counted from the highest one: their mean by
-    probability, the sum of their exponentials, and that of these to the power SHARPNESS.
+    probability, the sum of their exponentials, and that of these to the power SHARPNESS. The ``rival``'s index, and
+    the margin over the strongest token ``beyond`` it.
     """
 
     token: int
@@ -41,6 +42,8 @@ class Reading(NamedTuple):
     mean: float
     total: float
     sharp: float
+    rival: float
+    beyond: float
 
     @property
     def entropy(self) -> float:
@@ -90,7 +93,10 @@ def _is_right(made: Readout) -> bool:
     p = np.exp(row) / np.exp(row).sum()
     below = row - row.max()
     sums = (p * below).sum(), np.exp(below).sum(), np.exp(SHARPNESS * below).sum()
-    expected = [(i, p[i], row[i] - np.delete(row, i).max(), *sums) for i in range(len(row))]
+    expected = []
+    for token, own in enumerate(row):
+        rival, third = [one for one in row.argsort()[::-1] if one != token][:2]
+        expected.append((token, p[token], own - row[rival], *sums, rival, own - row[third]))
     turned = [np.roll(row, by) for by in range(len(row))]
     first = all(made.choose(np.append(one, one)) == one.argmax() for one in turned)
     top = np.allclose(made.top(row), np.exp(np.sort(row)[: -TOP - 1 : -1] - row.max()), rtol=1e-4)
@@ -123,7 +129,12 @@ class ReadoutWriter(Writer):
 
     def _choose(self) -> None:
         b, given = self._begin("choose")
-        highest, places = self.everywhere(b, self._highest(b)), self.ir.VectorType(self.int, LANES)
+        b.store(self._first_of(b, self._highest(b)), given["token"])
+        b.ret_void()
+
+    def _first_of(self, b: Any, number: Any) -> Any:
+        """The first place of a ``number`` that was just found in the row; of NaN any."""
+        highest, places = self.everywhere(b, number), self.ir.VectorType(self.int, LANES)
         lanes, none = (self.ir.Constant(places, numbers) for numbers in (list(range(LANES)), [_NOWHERE] * LANES))
 
         def first(numbers: Any, start: Any, found: Any) -> Any:
@@ -139,19 +150,25 @@ class ReadoutWriter(Writer):
             token = b.select(b.icmp_signed("<", at, token), at, token)
         place = b.sext(token, self.long)
         found_one = b.icmp_signed("<", place, self.end)  # not where all numbers are NaN
-        b.store(b.select(found_one, place, self.long(0)), given["token"])
-        b.ret_void()
+        return b.select(found_one, place, self.long(0))
 
     def _judge(self) -> None:
         b, given = self._begin("judge")
-        at = self.at(b, self.row, b.load(given["token"], typ=self.long), self.single)
-        own = b.load(at, typ=self.single)
-        b.store(self.ir.Constant(self.single, -math.inf), at)  # so that the highest is that of the others
-        rival = self._highest(b)
-        b.store(own, at)
+        places, lowest = [b.load(given["token"], typ=self.long)], self.ir.Constant(self.single, -math.inf)
+        masked, highest = [], []
+        for _ in range(2):  # so that the highest is that of the others
+            at = self.at(b, self.row, places[-1], self.single)
+            masked.append((at, b.load(at, typ=self.single)))
+            b.store(lowest, at)
+            highest.append(self._highest(b))
+            places.append(self._first_of(b, highest[-1]))
+        for at, number in reversed(masked):
+            b.store(number, at)
+        own, (rival, third) = masked[0][1], highest
         total, weighted, sharp = self._sums(b, b.select(b.fcmp_ordered(">", own, rival), own, rival))
         power = b.extract_element(self.exp(b, self._below(b, self.everywhere(b, own))), self.int(0))
         found = b.fdiv(power, total), b.fsub(own, rival), b.fdiv(weighted, total), total, sharp
+        found = *found, b.sitofp(places[1], self.single), b.fsub(own, third)
         for i, number in enumerate(found):
             b.store(number, self.at(b, given["found"], self.long(i), self.single))
         b.ret_void()
