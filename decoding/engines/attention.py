@@ -12,6 +12,7 @@ d], which are the queries, the keys and the values; result [n, Hq d]. Query head
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from .compiled.attention import AttentionKernel, attention_kernel, chains
+from .compiled.attention import SEEN, AttentionKernel, attention_kernel, chains
 from .compiled.writer import LANES
 from .inputs import Branches
 
@@ -126,11 +127,12 @@ class CompiledAttention:
         if branches is None:
             chain = chains(self.capacity)
             return Plan(start, n, indices=(chain[start : start + n], chain))
-        seen, places = [], list[int]()
+        seen, places = array("q"), array("q")  # torch.tensor takes several times as long
         for path in branches.paths:
-            seen.append((branches.trunk, len(places), len(places) + len(path), path[-1] + 1))
-            places += path
-        return Plan(start, n, indices=(torch.tensor(seen), torch.tensor(places)))
+            seen.extend((branches.trunk, len(places), len(places) + len(path), path[-1] + 1))
+            places.extend(path)
+        listed, places_of = (torch.frombuffer(numbers, dtype=torch.int64) for numbers in (seen, places))
+        return Plan(start, n, indices=(listed.view(n, SEEN), places_of))
 
     def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor:
         heads, keys, values = heads.float(), self.keys[layer], self.values[layer]

@@ -167,9 +167,8 @@ class ReadoutWriter(Writer):
         own, (rival, third) = masked[0][1], highest
         total, weighted, sharp = self._sums(b, b.select(b.fcmp_ordered(">", own, rival), own, rival))
         power = b.extract_element(self.exp(b, self._below(b, self.everywhere(b, own))), self.int(0))
-        found = b.fdiv(power, total), b.fsub(own, rival), b.fdiv(weighted, total), total, sharp
-        found = *found, b.sitofp(places[1], self.single), b.fsub(own, third)
-        for i, number in enumerate(found):
+        found = [b.fdiv(power, total), b.fsub(own, rival), b.fdiv(weighted, total), total, sharp]
+        for i, number in enumerate([*found, b.sitofp(places[1], self.single), b.fsub(own, third)]):
             b.store(number, self.at(b, given["found"], self.long(i), self.single))
         b.ret_void()
 
