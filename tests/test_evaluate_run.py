@@ -226,7 +226,7 @@ def test_chains_are_recorded_again_for_policies_that_were_fitted_again(tmp_path)
     assert len(keys) == 2
 
 
-def test_an_evaluation_of_further_policies_measures_their_decisions_and_keeps_the_curves(tmp_path):
+def test_an_evaluation_of_further_policies_measures_their_decisions_and_keeps_the_curves(tmp_path, monkeypatch):
     options = replace(OPTIONS, clock_prompts=0)
     before = run(tmp_path, replace(options, lanes=["static:5"]))[1].setting.costs.decision
     steps, result = run(tmp_path, replace(options, lanes=["confidence:0.4", "costtree"]))
@@ -234,6 +234,9 @@ def test_an_evaluation_of_further_policies_measures_their_decisions_and_keeps_th
     assert all("decisions cost" in step.message for step in steps if step.stage == "costs")
     again = run(tmp_path, replace(options, lanes=["static:5"]))[0]
     assert not [step for step in again if step.stage == "costs"]
+    monkeypatch.setattr("decoding.evaluation.collect.imitated", lambda: "avx2")
+    imitating = run(tmp_path, replace(options, lanes=["static:5"]))[0]
+    assert [step for step in imitating if step.stage == "costs"] and not [s for s in imitating if s.stage == "chains"]
 
 
 def test_the_test_split_picks_nothing(tmp_path):

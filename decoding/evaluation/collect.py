@@ -27,6 +27,7 @@ from ..comparison.prepare import (
     prepare,
     shared_vocabulary,
 )
+from ..cpu import imitated
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..files import Lines, digest_of, safe_name
@@ -265,8 +266,11 @@ class Collector:
         return self._readings_file(name, lanes=list(lanes)).records
 
     def _readings_file(self, name: str, **key: Any) -> Lines:
-        """The file ``name`` of these drafts, policies and ``key``. Each has its own: readings took minutes."""
-        key |= {"drafts": {draft: self._model(draft) for draft in sorted(self.drafts)}, "heads": self._digests}
+        """The file ``name`` of these drafts, policies and ``key``, on this CPU or as another one. Each has its own:
+        readings took minutes.
+        """
+        drafts = {draft: self._model(draft) for draft in sorted(self.drafts)}
+        key |= {"drafts": drafts, "heads": self._digests, "cpu": imitated()}
         return self._file(f"{name}-{digest_of(json.dumps({**self._key, **key}).encode())}", **key)
 
     # -- odds and ends
