@@ -54,7 +54,10 @@ def page(url, shared_page):
 
 
 def choose_pair(page, title: str) -> None:
-    page.locator("#pair input").click()
+    field = page.locator("#pair input")
+    field.scroll_into_view_if_needed()
+    settled(page)  # Gradio places the list where the field is when it opens: on a page that scrolls, out of sight
+    field.click()
     page.get_by_role("option", name=title).click()
 
 
