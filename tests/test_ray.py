@@ -36,7 +36,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using
 TOKEN = "s3cret"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 REQUEST = ContextVar("REQUEST", default="none")  # as Serve keeps the request that is being answered
-LONG = {"max_new_tokens": 1500, "repeats": 20}  # a quarter of a minute on a fast machine, minutes on others
+LANES = ["autoregressive", *(f"static:{n}" for n in range(1, 8))]
+LONG = {"lanes": LANES, "max_new_tokens": 1500, "repeats": 20}  # a minute on a fast machine, many on others
 
 
 @dataclass(frozen=True)
@@ -276,15 +277,8 @@ def test_a_visitor_who_vanishes_frees_the_replica(growing):
 
 def test_replicas_are_added_as_visitors_need_up_to_the_bound(growing):
     cancel = threading.Event()
-
-    def visit(number: int) -> list:
-        """A run may end before Ray has added a replica, and the next one begins."""
-        while (events := growing.ask(number, cancel, **LONG))[-1].kind == "finished" and not cancel.is_set():
-            pass
-        return events
-
     with ThreadPoolExecutor(3) as visitors:
-        asked = [visitors.submit(visit, number) for number in range(3)]
+        asked = [visitors.submit(growing.ask, number, cancel, **LONG) for number in range(3)]
         wait_until(lambda: running("growing") == 2, 240)
         wait_until(lambda: "2 runs are in progress, 1 waiting" in growing.status(), 240)
         cancel.set()
