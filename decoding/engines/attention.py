@@ -131,8 +131,8 @@ class CompiledAttention:
         for path in branches.paths:
             seen.extend((branches.trunk, len(places), len(places) + len(path), path[-1] + 1))
             places.extend(path)
-        listed, places_of = (torch.frombuffer(numbers, dtype=torch.int64) for numbers in (seen, places))
-        return Plan(start, n, indices=(listed.view(n, SEEN), places_of))
+        rows, steps = (torch.frombuffer(numbers, dtype=torch.int64) for numbers in (seen, places))
+        return Plan(start, n, indices=(rows.view(n, SEEN), steps))
 
     def attend(self, layer: int, heads: torch.Tensor, plan: Plan) -> torch.Tensor:
         heads, keys, values = heads.float(), self.keys[layer], self.values[layer]

@@ -111,7 +111,7 @@ class Ranked(Siblings):
         return found
 
 
-class FirstKnown(Siblings):
+class TwoKnown(Siblings):
     """Greedy choices for a place whose two likeliest tokens have been read. Few places have a third one drawn: only
     then are all of them ``ranked``.
     """
@@ -180,7 +180,7 @@ class Greedy(AcceptanceRule):
     ) -> Siblings:
         if known is None:
             return self._ranked(row, ids)
-        return FirstKnown(ids, known, lambda: self._ranked(row, ids))
+        return TwoKnown(ids, known, lambda: self._ranked(row, ids))
 
     def _ranked(self, row: np.ndarray, ids: np.ndarray | None) -> Ranked:
         row = row[: self.vocab_size]

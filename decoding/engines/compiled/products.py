@@ -11,8 +11,8 @@ A packed matrix is [blocks, steps, lanes]: a step reads the weights of one input
 Few rows read wide blocks one after another, which is how memory is fastest, and several narrow ones at a time, since
 each sum waits for its last step; so do those of int8, as a step reads little of them. Memory is asked early: for the
 next chunk of blocks, of narrow ones in several streams, evenly over the parts of more rows than an inner loop takes;
-pairs that one loop takes ask for what comes soon. A single row of larger weights is as fast without. Many rows are
-arranged: their numbers of an input lie together, which takes one address instead of one for each row.
+pairs that one loop takes ask for what comes soon. For a single row of larger weights the CPU reads ahead by itself.
+Many rows are arranged: their numbers of an input lie together, which takes one address instead of one for each row.
 """
 
 from __future__ import annotations

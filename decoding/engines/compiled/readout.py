@@ -32,8 +32,8 @@ _TOGETHER = 4  # exact logits, so that no sum waits for its last step
 class Reading(NamedTuple):
     """Of a row of logits and a token, given by its index: the token's probability ``p``, and the ``margin``, ln p - ln
     p(its strongest rival) in nats, inf without a rival. With each logit counted from the highest one: their mean by
-    probability, the sum of their exponentials, and that of these to the power SHARPNESS. The ``rival``'s index, and
-    the margin over the strongest token ``beyond`` it.
+    probability, the sum of their exponentials, and that of these to the power SHARPNESS. The ``rival``'s index, as a
+    float, and the margin over the strongest token ``beyond`` it.
     """
 
     token: int
@@ -154,23 +154,26 @@ class ReadoutWriter(Writer):
 
     def _judge(self) -> None:
         b, given = self._begin("judge")
-        places, lowest = [b.load(given["token"], typ=self.long)], self.ir.Constant(self.single, -math.inf)
-        masked, highest = [], []
-        for _ in range(2):  # so that the highest is that of the others
-            at = self.at(b, self.row, places[-1], self.single)
-            masked.append((at, b.load(at, typ=self.single)))
-            b.store(lowest, at)
-            highest.append(self._highest(b))
-            places.append(self._first_of(b, highest[-1]))
-        for at, number in reversed(masked):
-            b.store(number, at)
-        own, (rival, third) = masked[0][1], highest
+        at, own = self._mask(b, b.load(given["token"], typ=self.long))  # so that the highest is that of the others
+        rival = self._highest(b)
+        place = self._first_of(b, rival)
+        at_place, number = self._mask(b, place)
+        beyond = self._highest(b)
+        b.store(number, at_place)
+        b.store(own, at)  # the last, as it is the rival of a row without others
         total, weighted, sharp = self._sums(b, b.select(b.fcmp_ordered(">", own, rival), own, rival))
         power = b.extract_element(self.exp(b, self._below(b, self.everywhere(b, own))), self.int(0))
         found = [b.fdiv(power, total), b.fsub(own, rival), b.fdiv(weighted, total), total, sharp]
-        for i, number in enumerate([*found, b.sitofp(places[1], self.single), b.fsub(own, third)]):
+        for i, number in enumerate([*found, b.sitofp(place, self.single), b.fsub(own, beyond)]):
             b.store(number, self.at(b, given["found"], self.long(i), self.single))
         b.ret_void()
+
+    def _mask(self, b: Any, place: Any) -> tuple[Any, Any]:
+        """Puts the lowest number there. Returns where that is, and what was there."""
+        at = self.at(b, self.row, place, self.single)
+        number = b.load(at, typ=self.single)
+        b.store(self.ir.Constant(self.single, -math.inf), at)
+        return at, number
 
     def _top(self) -> None:
         b, given = self._begin("top")
