@@ -13,10 +13,9 @@ from decoding.comparison.prepare import prepare
 from decoding.engines.inputs import EncodedPrompt
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
-from decoding.loop.acceptance import Coupling, Greedy, Sampling
+from decoding.loop.acceptance import Coupling, Sampling
 from decoding.loop.drafting import ModelDraft
 from decoding.loop.sampling import Shaping, gumbel_noise, gumbel_row, softmax
-from decoding.records.proposal import Proposal
 from decoding.records.request import CompareRequest
 
 from .runs import make_costs
@@ -87,17 +86,6 @@ def test_coupled_choices_agree_as_often_as_the_bound_says():
     rows = np.log(p).astype(np.float32), np.log(q).astype(np.float32)
     match = np.mean([rule.propose(rows[0], at)[0] == rule.propose(rows[1], at)[0] for at in range(6000)])
     assert (1 - tv) / (1 + tv) - 0.02 < match < 1 - tv
-
-
-# -- greedy
-
-
-def test_greedy_accepts_the_common_prefix():
-    rule = Greedy(5)
-    logits = np.eye(5, 7, dtype=np.float32)[[3, 1, 4, 2]]  # first choices 3 1 4 2
-    assert rule.verify(logits, Proposal([3, 1, 4]), 0) == (range(3), 2)
-    assert rule.verify(logits, Proposal([3, 0, 4]), 0) == (range(1), 1)
-    assert rule.verify(logits[:1], Proposal(), 0) == (range(0), 3)
 
 
 # -- speculative sampling, against exact enumeration

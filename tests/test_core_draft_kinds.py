@@ -2,21 +2,16 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
-from transformers import LlamaForCausalLM
 
 from decoding.analysis.whatif import Replay
 from decoding.comparison.chain import chain_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import KINDS, prepare
-from decoding.engines import loading
-from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop import drafting
-from decoding.loop.drafting import DraftAbilities, ModelDraft, ModelFreeDraft, NgramDraft
+from decoding.loop.drafting import DraftAbilities, ModelDraft, NgramDraft, start_text
 from decoding.records import pairs
 from decoding.records.pairs import DraftKind, ModelFree
 from decoding.records.request import CompareRequest
@@ -36,14 +31,9 @@ class Counting(NgramDraft):
         return state.tokens[-1]
 
 
-def add_kind(monkeypatch, draft: type[ModelFreeDraft]) -> None:
-    """The two rows that such a class needs."""
-    monkeypatch.setitem(drafting.MODEL_FREE, draft.name, draft)
-    monkeypatch.setitem(pairs.MODEL_FREE, draft.name, ModelFree(draft.name, f"{draft.name} drafts", "a test's"))
-
-
 def test_it_runs_loses_nothing_and_has_a_chain(monkeypatch):
-    add_kind(monkeypatch, Counting)
+    monkeypatch.setitem(drafting.MODEL_FREE, "counting", Counting)
+    monkeypatch.setitem(pairs.MODEL_FREE, "counting", ModelFree("counting", "counting drafts", "a test's"))
     run = quick_run(["autoregressive", "counting/static:3", "static:3"])
     assert all(trace.verdict.same for trace in run.lanes)
     assert run.pair.drafts["counting"].source == "counting drafts"
@@ -53,63 +43,7 @@ def test_it_runs_loses_nothing_and_has_a_chain(monkeypatch):
     assert token.id == 1 and token.draft_choice == 1
 
 
-class Listening(ModelFreeDraft):
-    """Guesses the known text ``says``, every seventh token wrong, and keeps what it receives after each check."""
-
-    name = "listening"
-    abilities = DraftAbilities(certain=True, text_only=False, layers=(1, -1))
-
-    def start(self, prompt, states):
-        self.heard, self.read = [], [one.numpy(force=True).copy() for one in states]
-
-    def step(self, text, state):
-        at = state.position
-        state.tokens.append((self.says[at] + (at % 7 == 5)) % 256)
-        self._rule.propose_certain(state.tokens[-1])
-        return state.tokens[-1]
-
-    def observe(self, n_accepted, states):
-        self.heard.append((n_accepted, [one.numpy(force=True).copy() for one in states]))
-
-    def forget(self, length, path=()):
-        pass
-
-
-COSTS = make_costs(drafts=("listening", "weak", "small"))
-
-
-def lane_run(pair, lane):
-    request = CompareRequest("def f():", lanes=[lane], max_new_tokens=24, ignore_eos=True)
-    prepared = prepare(request, pair)
-    return prepared.prompt, LaneRun(prepared, prepared.lanes[0], COSTS)
-
-
-@pytest.mark.parametrize("lean", [True, False])
-def test_it_receives_the_targets_hidden_states_of_what_was_accepted(tiny_pair, monkeypatch, lean):
-    add_kind(monkeypatch, Listening)
-    if not lean:
-        monkeypatch.setattr(loading, "is_lean", lambda config: False)
-    folder, draft = tiny_pair
-    pair = load_pair(target=folder, draft=draft, device="cpu", dtype="float32")
-    monkeypatch.setattr(Listening, "says", lane_run(pair, "autoregressive")[1].run().output, raising=False)
-    prompt, run = lane_run(pair, "listening/static:3")
-    prompt = prompt.ids
-    text = [*prompt, *run.run().output]
-    assert text[len(prompt) :] == Listening.says
-
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    with torch.no_grad():
-        hidden_states = model(torch.tensor([text]), output_hidden_states=True).hidden_states
-    states = [hidden_states[layer][0].numpy() for layer in Listening.abilities.layers]
-    for read, expected in zip(run.source.read, states, strict=True):
-        np.testing.assert_allclose(read, expected[: len(prompt) - 1], atol=1e-4)
-    heard = run.source.heard
-    assert [n for n, _ in heard] == [iteration.n_accepted for iteration in run.iterations]
-    assert {n for n, _ in heard} >= {1, 2, 3}, "checks that accepted all and checks that did not"
-    for (n_accepted, hidden), iteration in zip(heard, run.iterations, strict=True):
-        first = len(prompt) - 1 + iteration.start  # the text's last token before the iteration
-        for found, expected in zip(hidden, states, strict=True):
-            np.testing.assert_allclose(found, expected[first : first + n_accepted + 1], atol=1e-4)
+COSTS = make_costs(drafts=("weak", "small"))
 
 
 class Listener(ModelDraft):
@@ -122,16 +56,6 @@ def feature_pair():
     pair = ToyPair()
     pair.draft_kinds = {"weak": DraftKind("listener", (1, -1))}
     return pair
-
-
-def test_a_pair_declares_the_kind_of_its_draft(monkeypatch):
-    monkeypatch.setitem(KINDS, "listener", Listener)
-    pair = feature_pair()
-    prepared = prepare(CompareRequest("abc", lanes=["weak/static:3", "static:3"]), pair)
-    assert prepared.source("weak").abilities.layers == (1, -1)
-    assert prepared.source("small").abilities == DraftAbilities()
-    run = quick_run(["weak/static:3"], pair)
-    assert run.lanes[0].verdict.same and set(run.chains) == {"weak"}
 
 
 def test_a_chain_from_every_place_says_what_one_along_the_text_says(monkeypatch):
@@ -157,9 +81,9 @@ def test_an_unknown_kind_is_a_sentence():
 
 def test_the_target_keeps_no_states_for_a_draft_that_does_not_ask():
     pair = ToyPair()
+    prepared = prepare(CompareRequest("abc", lanes=["static:3"]), pair)
     pair.target.kept_layers = (-1,)  # as another lane left it
-    _, run = lane_run(pair, "static:3")
-    run.run()
+    start_text(pair.target, [prepared.source("small")], prepared.prompt)
     assert not pair.target.kept_layers
 
 

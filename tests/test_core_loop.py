@@ -1,7 +1,5 @@
 """The decode loop on toy models, with chains and trees of guesses: lossless, within its limits, recorded correctly."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,26 +88,17 @@ def test_a_draft_with_a_smaller_context_stops_guessing():
 
 @pytest.mark.parametrize("lane", ["static:3", "confidence:0.4"])
 def test_each_pass_falls_into_its_phase(lane, monkeypatch):
-    """By a clock on which a pass of the draft takes a second, one of the target a thousand, and nothing else any."""
-    pair = ToyPair(agree=0.8)
+    """By a clock on which a pass of the draft takes a second, one of the target a thousand, a reader a million."""
+    pair, seen = ToyPair(agree=0.8), []
     draft, target = pair.draft().passes, pair.target.passes
-    monkeypatch.setattr("decoding.loop.clock.perf_counter", lambda: len(draft) + 1000.0 * len(target))
-    run = decode(prepared_for(pair, lane, n=30))
-    for it in run.iterations:
+    monkeypatch.setattr("decoding.loop.clock.perf_counter", lambda: len(draft) + 1e3 * len(target) + 1e6 * len(seen))
+    prepared = prepared_for(pair, lane, n=30)
+    run = LaneRun(prepared, prepared.lanes[0], COSTS)
+    for it in run.decode():
+        seen.append(it)  # for whoever reads it, the clock stands still
         assert (it.times[DRAFT], it.times[VERIFY]) == (len(it.drafted), 1000.0)
         assert it.times[POLICY] == it.times[REST] == 0.0
-    assert run.decode_s == len(draft) + 1000.0 * len(run.iterations)
-
-
-def test_the_clock_stands_still_between_iterations_and_loses_nothing():
-    prepared = prepared_for(ToyPair(), "confidence", n=12)
-    lane = LaneRun(prepared, prepared.lanes[0], COSTS)
-    before = time.perf_counter()
-    for _ in lane.decode():
-        time.sleep(0.01)
-    whole = time.perf_counter() - before
-    assert lane.decode_s <= whole - 0.01 * len(lane.iterations)
-    assert all(phase >= 0 for it in lane.iterations for phase in it.times)
+    assert run.decode_s == len(draft) + 1000.0 * len(seen)
 
 
 def test_cancel_comes_between_iterations():
@@ -178,12 +167,6 @@ def test_ngram_equals_its_plain_definition(text, n):
 # -- trees
 
 FREE, DEAR = (make_costs(0.02, rise, drafts=["small"], length=65, overhead=0.0) for rise in (0.0, 0.3))
-
-
-def test_a_tree_of_one_guess_is_a_chain_of_one():
-    pair = ToyPair(agree=0.7)
-    tree, chain = decode(prepared_for(pair, "tree:1")), decode(prepared_for(pair, "static:1"))
-    assert tree.output == chain.output and shape_of(tree) == shape_of(chain)
 
 
 def test_a_tree_holds_the_likeliest_paths():

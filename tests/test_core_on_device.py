@@ -12,7 +12,7 @@ from decoding.comparison.prepare import make_draft, prepare
 from decoding.engines.loading import load_hf_model
 from decoding.engines.pair import Pair, load_pair
 from decoding.lookahead.base import DraftState
-from decoding.loop.device_drafting import DeviceDraft, Waiting
+from decoding.loop.device_drafting import DeviceDraft
 from decoding.loop.drafting import ModelDraft, NgramDraft
 from decoding.loop.speculative import make_verifier, verify_on_device, verify_on_host
 from decoding.records.request import CompareRequest
@@ -172,8 +172,3 @@ def test_a_tree_that_waits_is_measured_as_large_as_its_cost_lets_it_grow(pairs, 
 def test_the_other_rules_work_with_the_engine_too(pairs):
     found = run(pairs[1], lanes=FEW, rule="coupling", temperature=0.8)
     assert all(trace.verdict.same for trace in found.lanes)
-
-
-def test_proposals_are_cut_after_an_end():
-    assert Waiting(None, frozenset({7})).cut([1, 7, 3, 7]) == [1, 7]
-    assert Waiting(None, frozenset()).cut([1, 7]) == [1, 7]
