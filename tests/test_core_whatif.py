@@ -23,11 +23,11 @@ from decoding.lookahead.static import Static
 from decoding.records.proposal import depths_of
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
-from decoding.records.trace import Chain, Guesses
+from decoding.records.trace import Chain, Guesses, Run
 
 from .learned_heads import make_heads
 from .runs import make_costs, make_run
-from .toy import ToyPair, finished_run, quick_run, shape_of
+from .toy import ToyPair, quick_run, shape_of
 
 COSTS = make_costs(rise=0.03, draft_step={"small": 0.12, "ngram": 0.0, "weak": 0.1})
 LANES = [
@@ -141,22 +141,29 @@ def test_trees_beyond_what_was_recorded_are_refused():
         simulate_trees(chain, [], COSTS, make_policy(parse_lane("tree:33")), 9)
 
 
+FEW = ["autoregressive", "static:4", "heuristic", "confidence:0.4", "ngram/static:3", "oracle", "oracle:best"]
+
+
+def assert_reproduced_from_its_file(run: Run) -> None:
+    again = run_from_json(run_to_json(run))
+    assert again == run and all(trace.verdict.same for trace in run.lanes)
+    at_own_costs = replace(again, costs=run_costs(again))
+    for trace in again.lanes:
+        simulated = simulate_lane(again, trace.lane)
+        assert simulated.iterations == shape_of(trace), trace.lane
+        assert simulated.speedup == pytest.approx(metrics.predicted_speedup(at_own_costs, trace))
+        assert lane_figures(again, trace)[0].key == "speedup"
+
+
 @pytest.mark.parametrize("seed, eos", [(4, 7), (11, 3), (15, 3), (26, 3)])
 def test_a_run_remembers_the_limit_that_the_context_left(seed, eos):
     """The end-of-sequence token is exactly at the end of the context: nothing is drafted there."""
-    lanes = ["autoregressive", "static:1", "static:4", "oracle", "oracle:best"]
-    request = CompareRequest("abcdabc", lanes=lanes, max_new_tokens=60, repeats=1)
-    prepared = prepare(request, ToyPair(0.6, seed=seed, eos=eos))
-    length = len(LaneRun(prepared, prepared.lanes[0], COSTS).run().output)
+    settings = dict(prompt="abcdabc", max_new_tokens=60)
+    length = len(quick_run(["autoregressive"], ToyPair(0.6, seed=seed, eos=eos), **settings).lanes[0].output)
     assert 25 <= length < 60, "long enough to measure cost curves in"
-    run = finished_run(request, ToyPair(0.6, seed=seed, eos=eos, target_length=7 + length - 1))
+    run = quick_run([*FEW, "static:1"], ToyPair(0.6, seed=seed, eos=eos, target_length=7 + length - 1), **settings)
     assert run.lanes[0].finish == "eos" and run.token_limit == length
-    read = run_from_json(run_to_json(run))
-    for trace in run.lanes:
-        assert simulate_lane(read, trace.lane).iterations == shape_of(trace), trace.lane
-
-
-FEW = ["autoregressive", "static:4", "heuristic", "confidence:0.4", "ngram/static:3", "oracle", "oracle:best"]
+    assert_reproduced_from_its_file(run)
 
 
 @pytest.mark.parametrize(
@@ -170,15 +177,7 @@ FEW = ["autoregressive", "static:4", "heuristic", "confidence:0.4", "ngram/stati
     ],
 )
 def test_a_real_run_is_reproduced_from_its_file(options, eos, agree):
-    run = quick_run(FEW, ToyPair(agree=agree, eos=eos), "abcdabcd", repeats=2, **options)
-    again = run_from_json(run_to_json(run))
-    assert again == run and all(trace.verdict.same for trace in run.lanes)
-    at_own_costs = replace(again, costs=run_costs(again))
-    for trace in again.lanes:
-        simulated = simulate_lane(again, trace.lane)
-        assert simulated.iterations == shape_of(trace), trace.lane
-        assert simulated.speedup == pytest.approx(metrics.predicted_speedup(at_own_costs, trace))
-        assert lane_figures(again, trace)[0].key == "speedup"
+    assert_reproduced_from_its_file(quick_run(FEW, ToyPair(agree=agree, eos=eos), "abcdabcd", repeats=2, **options))
 
 
 def test_policies_that_plan_are_not_asked_step_by_step(monkeypatch):
