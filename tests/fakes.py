@@ -24,6 +24,7 @@ from decoding.records.trace import Run, Token
 from tests.runs import make_run
 
 LANES = ["autoregressive", "static:5"]
+LONG = {"max_new_tokens": 2000}
 
 
 def small_request(prompt: str = "def f(x):\n", **changes: Any) -> CompareRequest:
@@ -205,14 +206,14 @@ def until(stream: Iterator[Event], kind: str = "iterations") -> list[Event]:
 
 def begin(backend: Any, prompt: str = "#slow", **changes) -> tuple[Iterator[Event], list[Event]]:
     """A run that is far from its end: its stream, and its events up to the first iteration."""
-    stream = backend.compare(small_request(prompt, **{"max_new_tokens": 2000, **changes}), threading.Event())
+    stream = backend.compare(small_request(prompt, **LONG | changes), threading.Event())
     return stream, until(stream)
 
 
 def stopped(backend: Any, prompt: str = "#slow", **changes) -> list[Event]:
     """All events of a run that is cancelled after its first iteration."""
     cancel = threading.Event()
-    stream = backend.compare(small_request(prompt, **{"max_new_tokens": 2000, **changes}), cancel)
+    stream = backend.compare(small_request(prompt, **LONG | changes), cancel)
     events = until(stream)
     cancel.set()
     return [*events, *stream]

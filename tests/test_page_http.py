@@ -4,7 +4,6 @@ import json
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from http.client import HTTPConnection
 from types import SimpleNamespace
@@ -23,7 +22,6 @@ from starlette.testclient import TestClient
 
 from decoding.errors import UserError
 from decoding.records.run_file import run_from_json, run_to_json
-from decoding.records.trace import Chain, Guesses, Run, TokenText
 from tests import web
 from viz import api, page
 from viz.api import keyed_items
@@ -219,26 +217,12 @@ def test_a_run_whose_events_nobody_fetches_is_ended(served, monkeypatch):
 # -- run files from strangers
 
 
-def crafted_run(n_tokens: int) -> Run:
-    """A small file that is much work to draw: every lane needs a panel of thresholds, and none has run."""
-    run = make_run(n_tokens=20, lanes=("autoregressive", "confidence:0.5"), repeats=1, alternatives=0)
-    guesses = Guesses(choice=[1] * n_tokens, p=[1] * n_tokens, entropy=[0] * n_tokens, scores={})
-    plain, drafting = (replace(lane, output=[], iterations=[], repeats=[]) for lane in run.lanes)
-    lanes = [
-        replace(drafting, lane=f"{name}:0.{i}", policy=name) for name in ("confidence", "entropy") for i in range(1, 8)
-    ]
-    return replace(
-        run,
-        chains={"shallow": Chain("shallow", [1] * n_tokens, guesses, {})},
-        lanes=[plain, *lanes],
-        vocab={1: TokenText("a")},
-        prompt_ids=[],
-    )
-
-
 def test_many_crafted_files_at_once_leave_the_page_answering(url):
     """If all of these waited in the page's own threads, 45 at the same time would block the whole page for minutes."""
-    text = run_to_json(crafted_run(600))
+    lanes = (f"{name}:0.{i}" for name in ("confidence", "entropy") for i in range(1, 8))
+    crafted = make_run(n_tokens=600, match=1.0, lanes=("autoregressive", *lanes), repeats=1, alternatives=0)
+    crafted.settings.lanes[1:] = []
+    text = run_to_json(crafted)  # every lane needs a panel of thresholds
     with ThreadPoolExecutor(9) as visitors:
         components = web.get(f"{url}config").json()["components"]
         race = next(one["id"] for one in components if one["props"].get("elem_id") == "race")

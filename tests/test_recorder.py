@@ -203,13 +203,6 @@ def test_another_prompt_is_another_run_and_names_of_calls_do_not_clash(tiny):
         recorder.run  # noqa: B018
 
 
-def test_two_drafts_are_two_lanes_with_their_names(tiny):
-    other = {"assistant_model": tiny.target}  # as its own draft
-    run, _ = record(tiny, {"assistant_model": tiny.draft}, other)
-    assert [trace.draft for trace in run.lanes] == ["draft", "target"]
-    assert [trace.lane for trace in run.lanes] == ["assisted", "target/assisted"]
-
-
 def test_generate_in_another_thread_is_recorded(tiny):
     with Recorder(tiny.tokenizer) as recorder:
         worker = threading.Thread(target=tiny.generate, kwargs={"assistant_model": tiny.draft})
@@ -295,6 +288,8 @@ def test_commands_show_it_and_say_what_such_a_run_cannot_do(tiny, tmp_path):
 
 def test_the_page_draws_it_and_says_why_nothing_is_simulated(tiny):
     run, _ = record(tiny, {}, {"assistant_model": tiny.draft}, {"assistant_model": tiny.target}, {})
+    lanes = [(trace.lane, trace.draft) for trace in run.lanes[1:3]]
+    assert lanes == [("assisted", "draft"), ("target/assisted", "target")], "the target as its own draft"
     run.costs.verify_curve, run.costs.contradiction = [1.0], 0.0  # whatever a busy machine made of them
     payload = run_payload(run)
     assert [lane["name"] for lane in payload["lanes"]] == ["Plain", "Assisted", "Assisted · target", "Plain, call 2"]
