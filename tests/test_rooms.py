@@ -1,32 +1,39 @@
-"""The order of the rooms: imports go downward only, also inside functions and under TYPE_CHECKING."""
+"""The order of the rooms is the picture in docs/architecture.md: imports only go along its arrows, also inside functions
+and under TYPE_CHECKING.
+"""
 
 import ast
 import re
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-
-FLOORS: tuple[tuple[str, ...], ...] = (  # lowest first; a room imports from itself and from the floors below
-    ("decoding",),  # errors, files
-    ("decoding.records", "decoding.pictures"),
-    ("decoding.engines", "decoding.lookahead"),
-    ("decoding.loop",),
-    ("decoding.analysis",),
-    ("decoding.comparison",),
-    ("decoding.evaluation", "decoding.fit", "decoding.bench"),
-    ("decoding.backends",),
-    ("decoding.cli", "training", "viz"),
-    ("app",),
-)
 WITHOUT_TORCH = ("decoding", "decoding.records", "decoding.pictures", "decoding.lookahead", "decoding.analysis", "viz")
 """Rooms that import no torch at all, not even inside a function."""
 NOT_FOR_PAGES = ("decoding.engines", "decoding.loop", "decoding.fit", "decoding.bench", "decoding.cli", "training")
 """What ``viz`` must not import: it draws records and asks a backend."""
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 STARTERS = {"decoding.__main__": "decoding.cli"}  # a file that only starts something in another room
+ARROW = re.compile(r"^ *(\w+)(?:\[[^\]]*\])? --> (.+)$", re.MULTILINE)
+
+
+def pictured() -> dict[str, set[str]]:
+    """The arrows of the picture, by the room that they start from."""
+    found: dict[str, set[str]] = {}
+    for start, ends in ARROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")):
+        names = (re.sub(r"\[.*", "", end).strip() for end in (start, *ends.split("&")))
+        room, *others = (f"decoding.{name}" if (ROOT / "decoding" / name).is_dir() else name for name in names)
+        found.setdefault(room, set()).update(others)
+    return found
+
+
+ARROWS = pictured()
+BELOW: dict[str, set[str]] = {"decoding": set()}  # by room, lowest first: all that its arrows lead to; errors and files
+for one in TopologicalSorter(ARROWS).static_order():  # raises CycleError if they lead in a circle
+    nearest = ARROWS.get(one, set())
+    BELOW[one] = {"decoding"}.union(nearest, *map(BELOW.get, nearest))
 
 
 def sources() -> list[tuple[str, Path]]:
@@ -45,7 +52,7 @@ def room_of(module: str) -> str:
         return STARTERS[module]
     parts = module.split(".")
     names = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
-    return next(name for name in names if name in FLOOR)
+    return next(name for name in names if name in BELOW)
 
 
 @cache
@@ -75,7 +82,7 @@ def faults(module: str, source: str, is_package: bool = False) -> list[str]:
             found.append(f"{module}:{line} imports a test")
             continue
         other = room_of(name)
-        if other != own and FLOOR[other] >= FLOOR[own]:
+        if other not in {own, *BELOW[own]}:
             found.append(f"{module}:{line} imports {name}, which does not lie below {own}")
         if own == "viz" and other in NOT_FOR_PAGES:
             found.append(f"{module}:{line} imports {name}, which is not for pages")
@@ -94,14 +101,12 @@ def test_no_circle_of_imports():
         names = {name for _, name in imports(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")}
         found = {name if name in modules else name.rpartition(".")[0] for name in names}
         below[module] = {name for name in found if name in modules and name != module}
-    while ends := {module for module, used in below.items() if not used}:  # remove what imports nothing that remains
-        below = {module: used - ends for module, used in below.items() if module not in ends}
-    assert below == {}, "these import each other in a circle, or import one that does"
+    TopologicalSorter(below).prepare()  # raises CycleError, which names them
 
 
 def test_every_folder_of_decoding_is_a_room():
     folders = {f"decoding.{path.parent.name}" for path in (ROOT / "decoding").glob("*/*.py")}
-    assert folders == {room for room in FLOOR if room.startswith("decoding.")}
+    assert folders == {room for room in BELOW if room.startswith("decoding.")}
     flat = {path.name for path in (ROOT / "decoding").glob("*.py")}
     assert flat == {"__init__.py", "__main__.py", "cpu.py", "errors.py", "files.py"}
 
@@ -125,30 +130,9 @@ def test_an_upward_import_is_found(module, source):
     assert faults(module, source)
 
 
-ARROW = re.compile(r"^ *(\w+)(?:\[[^\]]*\])? --> (.+)$", re.MULTILINE)
-
-
-def pictured() -> dict[str, set[str]]:
-    """The arrows of the picture in docs/architecture.md, by the room that they start from."""
-    short = {room.rpartition(".")[2]: room for room in FLOOR}
-    found: dict[str, set[str]] = {}
-    for start, ends in ARROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")):
-        names = (re.sub(r"\[.*", "", end).strip() for end in ends.split("&"))
-        found.setdefault(short[start], set()).update(short[name] for name in names)
-    return found
-
-
-def below(room: str, arrows: dict[str, set[str]]) -> set[str]:
-    """All rooms that the arrows lead to from ``room``."""
-    return {far for near in arrows.get(room, ()) for far in {near} | below(near, arrows)}
-
-
-def test_the_picture_shows_the_imports():
-    """Every arrow is an import, and every import between rooms lies on a path of arrows."""
-    arrows, imported = pictured(), {room: set() for room in FLOOR}
+def test_every_arrow_of_the_picture_is_an_import():
+    imported: dict[str, set[str]] = {room: set() for room in BELOW}
     for module, path in sources():
-        names = imports(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")
-        rooms = {room_of(name) for _, name in names if name.split(".")[0] in {"decoding", "viz", "training", "app"}}
-        imported[room_of(module)] |= rooms - {room_of(module), "decoding"}  # errors and files are used everywhere
-    assert [(room, ends - imported[room]) for room, ends in arrows.items() if ends - imported[room]] == []
-    assert [(room, ends - below(room, arrows)) for room, ends in imported.items() if ends - below(room, arrows)] == []
+        names = {name for _, name in imports(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")}
+        imported[room_of(module)] |= {room_of(name) for name in names if name.split(".")[0] in BELOW}
+    assert [(room, ends - imported[room]) for room, ends in ARROWS.items() if ends - imported[room]] == []
