@@ -139,9 +139,7 @@ def make_costs(c: float = 0.11, rise: float = 0.016, *, drafts=("shallow",), len
     return Costs(**fields | more)
 
 
-def make_chain(
-    random_: random.Random, n_tokens: int, n_vocab: int, match: float, draft: str = "shallow", tail: int = 20
-) -> Chain:
+def make_chain(random_: random.Random, n_tokens: int, n_vocab: int, match: float, draft: str = "shallow") -> Chain:
     """Easy and hard parts alternate; the draft's confidence separates right guesses from wrong ones, imperfectly."""
     target = [random_.randrange(n_vocab) for _ in range(n_tokens)]
     along, tails, easy = _empty_guesses(), {}, True
@@ -156,7 +154,7 @@ def make_chain(
         )
         if not right:
             tails[at] = _empty_guesses()
-            for _ in range(tail):
+            for _ in range(20):
                 _guess(tails[at], random_, random_.randrange(n_vocab), False)
     return Chain(draft=draft, target=target, along=along, tails=tails)
 

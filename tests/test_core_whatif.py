@@ -33,18 +33,8 @@ COSTS = make_costs(rise=0.03, draft_step={"small": 0.12, "ngram": 0.0, "weak": 0
 LANES = [
     *(lane for lane in evaluated_lanes() if not (parse_lane(lane).is_learned or parse_lane(lane).is_plain)),
     *(f"static:{n}" for n in (1, 2, 4, 7, 20)),
-    "confidence:0.3",
-    "confidence:0.6",
-    "entropy:0.5",
-    "oracle:3",
-    "ngram/static:4",
-    "ngram/oracle",
-    "ngram/heuristic",
-    "adaedl:0.5",
-    "ngram/throughput",
-    "ngram/bandit",
-    "weak/static:3",
-    "weak/oracle:best",
+    *("confidence:0.3", "confidence:0.6", "entropy:0.5", "adaedl:0.5", "oracle:3", "weak/static:3", "weak/oracle:best"),
+    *(f"ngram/{policy}" for policy in ("static:4", "oracle", "heuristic", "throughput", "bandit")),
 ]
 LEARNED = ["disco:0.4", "disco", "specdecpp:0.6", "specdecpp:auto", "specdecpp", "costaware"]
 

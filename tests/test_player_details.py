@@ -159,9 +159,13 @@ def rgb(color):
     return [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
 
 
+def linear(color):
+    return [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in rgb(color)]
+
+
 def luminance(color):
-    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in rgb(color)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    r, g, b = linear(color)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
 def contrast(one, other):
@@ -199,7 +203,7 @@ def test_the_shades_of_static_lanes_tell_apart(theme):
 
 def lab(color):
     """CIE L*a*b* (D65) of a colour."""
-    r, g, b = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in rgb(color))
+    r, g, b = linear(color)
     rows = ((0.4124, 0.3576, 0.1805, 0.9505), (0.2126, 0.7152, 0.0722, 1.0), (0.0193, 0.1192, 0.9505, 1.089))
     x, y, z = (((r * u + g * v + b * w) / white) ** (1 / 3) for u, v, w, white in rows)
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)

@@ -1,5 +1,5 @@
-"""The order of the rooms is the picture in docs/architecture.md: imports only go along its arrows, also inside functions
-and under TYPE_CHECKING.
+"""The order of the rooms is the picture in docs/architecture.md: imports only go along its arrows, also those inside
+functions and under TYPE_CHECKING.
 """
 
 import ast
