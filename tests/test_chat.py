@@ -1,6 +1,5 @@
 """Prompts as messages to a chat model: the request, the template, the ends of texts, and what is shown."""
 
-import json
 from dataclasses import replace
 
 import gradio as gr
@@ -12,7 +11,6 @@ from decoding.engines.tokenizer import Tokenizer
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription, is_asked
 from decoding.records.request import CompareRequest, request_from_dict
-from decoding.records.run_file import run_from_json, to_plain
 from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
@@ -79,21 +77,10 @@ def test_what_cannot_be_is_a_sentence(pair, tmp_path):
     with pytest.raises(UserError, match="has no chat template: let it continue the text instead"):
         load_pair(target=str(plain), draft=str(plain), device="cpu").encode_prompt("hi", True)
     refusing = AutoTokenizer.from_pretrained(plain)
+    assert Tokenizer(refusing).chat("hi") == "hi"
     refusing.chat_template = "{{ raise_exception('no system role') }}"
     with pytest.raises(UserError, match="does not accept these messages .no system role"):
         Tokenizer(refusing).chat("hi", "Be kind.")
-
-
-def test_a_run_file_carries_how_the_prompt_was_meant_and_older_ones_are_read():
-    run = quick_run(["autoregressive"], chat=True, system="kind")
-    data = to_plain(run)
-    assert run_from_json(json.dumps(data)).settings == run.settings and run.settings.system == "kind"
-    for old in ("chat", "system"):
-        del data["settings"][old]
-    for entry in data["vocab"].values():
-        entry.pop("special", None)
-    read = run_from_json(json.dumps(data))
-    assert (read.settings.chat, read.settings.system) == (None, "")
 
 
 def test_special_tokens_are_left_out_of_texts_and_shown_on_demand(pair):

@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from shutil import copytree
+from shutil import copyfile, copytree
 from typing import NamedTuple
 
 import numpy as np
@@ -158,13 +158,6 @@ def test_a_block_ends_with_the_context(models, monkeypatch):
     assert max(longest[:2]) < N_BLOCK and not any(longest[3:])
 
 
-def test_a_block_needs_its_projections(own_models, monkeypatch):
-    described = own_models / "tiny" / "pair.json"
-    described.write_text(described.read_text().replace('"kind": "block"', '"kind": "feature"'))
-    with pytest.raises(UserError, match="has no projections of hidden states for its kind"):
-        run_lane(load_feature_pair(own_models, monkeypatch), "block/static:2")
-
-
 def test_heads_guess_at_once_and_no_more_than_they_are(pair):
     """From the target's last state before the text's last token."""
     prompt, run = run_lane(pair, "heads/static:8")
@@ -296,13 +289,17 @@ def test_coupled_lanes_write_one_text_above_temperature_zero(lean):
         ),
         (lambda file, weights: file.write_bytes(b"nonsense"), "missing or damaged"),
         (lambda file, weights: file.unlink(), "missing or damaged"),
+        (
+            lambda file, weights: copyfile(file.parents[1] / "block" / FEATURE_FILE, file),
+            "has no projections of hidden states for its kind",
+        ),
     ],
 )
 def test_a_draft_without_its_projections_is_a_sentence(own_models, monkeypatch, damage, words):
     file = own_models / "tiny" / "draft" / FEATURE_FILE
     damage(file, load_file(file))
     with pytest.raises(UserError, match=words):
-        load_feature_pair(own_models, monkeypatch)
+        run_lane(load_feature_pair(own_models, monkeypatch), "feature/static:2")
 
 
 def lanes_of(pair, draft: str, lanes: list[str], **settings) -> list[tuple[str, list[Token]]]:

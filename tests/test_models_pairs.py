@@ -12,7 +12,6 @@ import pytest
 import torch
 from huggingface_hub import errors
 from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
-from transformers import AutoTokenizer
 
 from decoding.backends import base
 from decoding.engines import loading, sources
@@ -23,7 +22,6 @@ from decoding.engines.hub import HuggingFaceHub, Repository, is_hub_id
 from decoding.engines.loading import LocalModel
 from decoding.engines.pair import check_fit, load_pair, size_of
 from decoding.engines.slim import SCREEN_FILE
-from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
 from decoding.records import pairs
 from decoding.records.pairs import DraftKind, read_pair
@@ -40,16 +38,6 @@ def test_the_pairs_command_lists_presets_and_why_some_do_not_load(monkeypatch):
     assert listed["llama-2-70b"]["reason"].startswith("Its target's weights take 138 GB, and this machine has 23 GB")
     assert not any(str(pairs.MODELS) in json.dumps(pair) for pair in listed.values())
     assert "smollm2" in command("pairs").out
-
-
-def test_a_chat_template_wraps_the_prompt_and_adds_no_second_bos(folders, tmp_path):
-    hf = AutoTokenizer.from_pretrained(folders["small"])
-    hf.chat_template = "{{ bos_token }}[{{ messages[0]['content'] }}]{% if add_generation_prompt %}>{% endif %}"
-    tokenizer = Tokenizer(hf)
-    assert tokenizer.chat("hi") == "<s>[hi]>"
-    assert tokenizer.encode(tokenizer.chat("hi")) == [0, *tokenizer.encode_part("[hi]>")]
-    plain = load_tokenizer(folders["small"])
-    assert not plain.has_chat_template and plain.chat("hi") == "hi"
 
 
 def test_a_slim_draft_is_made_whole_for_each_target_and_screen_apart(folders, monkeypatch, tmp_path):
