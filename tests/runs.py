@@ -147,10 +147,7 @@ def make_chain(random_: random.Random, n_tokens: int, n_vocab: int, match: float
         easy = easy if random_.random() < 0.93 else not easy
         right = random_.random() < (1 - (1 - match) * 0.4 if easy else 1 - (1 - match) * 2.2)
         _guess(
-            along,
-            random_,
-            target[at] if right else (target[at] + 1 + random_.randrange(n_vocab - 1)) % n_vocab,
-            right,
+            along, random_, target[at] if right else (target[at] + 1 + random_.randrange(n_vocab - 1)) % n_vocab, right
         )
         if not right:
             tails[at] = _empty_guesses()
@@ -245,11 +242,7 @@ def _iteration(replay, policy, start, n, accepted, random_, alternatives, rule) 
         own = chain.target[start + accepted]
         fate = "plain" if n == 0 else "bonus" if accepted == n else "correction"
         emitted = Token(
-            id=own,
-            fate=fate,
-            target_choice=own,
-            p_target=0.7,
-            target_top=_top(own, 0.7, random_, alternatives),
+            id=own, fate=fate, target_choice=own, p_target=0.7, target_top=_top(own, 0.7, random_, alternatives)
         )
     return Iteration(start=start, drafted=drafted, emitted=emitted, stop="policy", holds=replay.holds[start])
 

@@ -50,6 +50,7 @@ def test_the_last_iteration_drafts_one_less_than_wanted():
     assert [(it.start, len(it.drafted), it.stop) for it in run.iterations] == [(0, 5, "policy"), (6, 1, "limit")]
     assert decode(prepared_for(ToyPair(agree=1.0), "static:5", n=6)).iterations[0].stop == "policy"
     assert run.finish == "length" and len(run.output) == 8
+    assert [it.stop for it in decode(prepared_for(ToyPair(), "tree:6", n=1)).iterations] == ["limit"]
 
 
 def test_end_of_sequence_within_the_draft():
@@ -262,10 +263,6 @@ def test_the_context_ends_a_tree(target_length, draft_length):
     plain, run = (decode(prepared_for(pair, lane, "abcdef", 500)) for lane in ("autoregressive", "tree:20"))
     assert run.output == plain.output and run.finish == "context"
     assert run.iterations[0].stop == "context"
-
-
-def test_a_tree_for_which_there_is_no_room_ends_at_the_limit():
-    assert [it.stop for it in decode(prepared_for(ToyPair(), "tree:6", n=1)).iterations] == ["limit"]
 
 
 def test_what_was_decided_and_drawn_moves_with_the_guess():

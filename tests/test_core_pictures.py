@@ -24,26 +24,9 @@ from decoding.engines.picture_encoder import GRID, TOKENS, WEIGHTS, Cells, Pictu
 from decoding.engines.seeing import SceneEyes
 from decoding.errors import UserError
 from decoding.loop.drafting import start_text
+from decoding.pictures import scenes
 from decoding.pictures.photo import packed
-from decoding.pictures.scenes import (
-    APART,
-    COLORS,
-    COLUMNS,
-    DIGITS,
-    MOST_THINGS,
-    SHAPES,
-    SHEET,
-    SIDE,
-    SPRITE,
-    What,
-    draw,
-    emoji_names,
-    kinds,
-    layout,
-    scene_of,
-    sprite_of,
-    what_of,
-)
+from decoding.pictures.scenes import SIDE, What, draw, kinds, layout, scene_of, sprite_of
 from decoding.records.pairs import DraftKind
 from decoding.records.request import CompareRequest, check_request
 from decoding.records.run_file import run_from_json, run_to_json
@@ -248,10 +231,10 @@ def test_a_run_of_another_version_s_scene_opens_without_its_drawing(run):
 
 READER = Path(__file__).resolve().parents[1] / "models" / "smollm2-135m" / "pictures"
 whats = st.one_of(
-    st.sampled_from(sorted(emoji_names().values())).map(What),
-    st.builds(What, st.sampled_from(SHAPES + DIGITS), st.sampled_from(sorted(COLORS))),
+    st.sampled_from(sorted(scenes.emoji_names().values())).map(What),
+    st.builds(What, st.sampled_from(scenes.SHAPES + scenes.DIGITS), st.sampled_from(sorted(scenes.COLORS))),
 )
-lists = st.lists(whats, min_size=1, max_size=MOST_THINGS)
+lists = st.lists(whats, min_size=1, max_size=scenes.MOST_THINGS)
 
 
 @given(lists, st.integers(0, 2**40))
@@ -262,7 +245,7 @@ def test_things_lie_inside_apart_and_from_left_to_right(wanted, seed):
         assert thing.size / 2 <= thing.x <= SIDE - thing.size / 2
         assert thing.size / 2 <= thing.y <= SIDE - thing.size / 2
     for one, other in combinations(scene.things, 2):
-        assert other.x - one.x >= APART
+        assert other.x - one.x >= scenes.APART
         assert 2 * max(other.x - one.x, abs(other.y - one.y)) >= one.size + other.size
     cell = SIDE // GRID
     assert len({(thing.x // cell, thing.y // cell) for thing in scene.things}) == len(wanted), "one thing to a cell"
@@ -275,18 +258,18 @@ def test_a_seed_gives_one_picture_and_another_seed_another():
     assert other.digest != first.digest and draw(other).tobytes() != draw(first).tobytes()
 
 
-@pytest.mark.parametrize("count", [0, MOST_THINGS + 1])
+@pytest.mark.parametrize("count", [0, scenes.MOST_THINGS + 1])
 def test_too_few_or_too_many_things_are_refused(count):
     with pytest.raises(UserError, match=str(count)):
         layout([What("cat")] * count, 0)
 
 
 def test_emoji_are_read_from_text_with_or_without_their_selector():
-    assert what_of("🐱 ☂️☂") == [What("cat"), What("umbrella"), What("umbrella")]
-    assert what_of("🐱 red-star Blue-7") == [What("cat"), What("star", "red"), What("7", "blue")]
+    assert scenes.what_of("🐱 ☂️☂") == [What("cat"), What("umbrella"), What("umbrella")]
+    assert scenes.what_of("🐱 red-star Blue-7") == [What("cat"), What("star", "red"), What("7", "blue")]
     for wrong in ("🐱x", "🐱 red", "red-", "7", "-star", "red-cat", "<b>"):
         with pytest.raises(UserError, match="is neither one of the"):
-            what_of(wrong)
+            scenes.what_of(wrong)
 
 
 def test_a_scene_is_written_as_its_things_and_a_seed():
@@ -301,13 +284,13 @@ def test_a_scene_is_written_as_its_things_and_a_seed():
 
 def test_every_kind_has_a_picture_of_its_own_and_no_two_share_a_name():
     assert len(set(kinds())) == len(kinds())
-    names = list(emoji_names().values())
+    names = list(scenes.emoji_names().values())
     assert all(sprite_of(What(name)).getextrema()[3][1] > 200 for name in names), "no place of the sheet is empty"
-    assert len({sprite_of(What(name)).tobytes() for name in names}) == len(names)
-    signs = {sprite_of(What(kind, color)).tobytes() for kind in SHAPES + DIGITS for color in COLORS}
-    assert len(signs) == len(SHAPES + DIGITS) * len(COLORS)
-    with Image.open(SHEET) as sheet:
-        assert sheet.size == (COLUMNS * SPRITE, -(-len(names) // COLUMNS) * SPRITE)
+    signs = [What(kind, color) for kind in scenes.SHAPES + scenes.DIGITS for color in scenes.COLORS]
+    for drawn in ([What(name) for name in names], signs):
+        assert len({sprite_of(what).tobytes() for what in drawn}) == len(drawn)
+    with Image.open(scenes.SHEET) as sheet:
+        assert sheet.size == (scenes.COLUMNS * scenes.SPRITE, -(-len(names) // scenes.COLUMNS) * scenes.SPRITE)
 
 
 def test_a_larger_drawing_shows_the_same_scene():
@@ -322,7 +305,7 @@ def cells_with(things: dict[int, tuple[int, int, float]]) -> Cells:
     """Cells of one picture: by cell a kind, a colour, and x inside the cell."""
     thing = torch.full((1, GRID * GRID), -9.0)
     kind = torch.zeros(1, GRID * GRID, len(kinds()))
-    color, place = torch.zeros(1, GRID * GRID, 1 + len(COLORS)), torch.full((1, GRID * GRID, 2), 0.5)
+    color, place = torch.zeros(1, GRID * GRID, 1 + len(scenes.COLORS)), torch.full((1, GRID * GRID, 2), 0.5)
     for cell, (its_kind, its_color, x) in things.items():
         thing[0, cell], kind[0, cell, its_kind], color[0, cell, its_color], place[0, cell, 0] = 9, 50, 50, x
     return Cells(thing, kind, color, place)
@@ -352,11 +335,11 @@ def test_the_shipped_reader_finds_what_lies_in_new_scenes():
     width = json.loads((READER / "training.json").read_text())["width"]
     reader = load_reader(READER, width)
     assert sum((READER / name).stat().st_size for name in WEIGHTS) < 15e6
-    scenes = [layout([What(kinds()[7 * number % 210]), What("star", "red")], number) for number in range(30)]
+    new = [layout([What(kinds()[7 * number % 210]), What("star", "red")], number) for number in range(30)]
     with torch.inference_mode():
-        slots = slots_of(reader.encoder(pixels([draw(scene) for scene in scenes])))
+        slots = slots_of(reader.encoder(pixels([draw(scene) for scene in new])))
     named = [[kinds()[kind] for kind in row.argmax(-1)] for row in slots.kind]
     right = 0
-    for names, filled, scene in zip(named, slots.filled, scenes, strict=True):
+    for names, filled, scene in zip(named, slots.filled, new, strict=True):
         right += names[:2] == [thing.what.kind for thing in scene.things] and filled.sum() == 2
     assert right >= 24

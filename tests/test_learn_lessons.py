@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from decoding.backends.recorded import OF_LESSONS, RECORDINGS, read_index
 from decoding.errors import UserError
 from decoding.records.suites import load_lessons
-from viz.lessons import (
-    LESSONS,
-    MAX_BYTES,
-    known_facts,
-    lesson_faults,
-    read_lesson,
-    recordings_of,
-    shipped_lessons,
-)
+from viz.lessons import LESSONS, MAX_BYTES, known_facts, lesson_faults, read_lesson, recordings_of, shipped_lessons
 
 
 def a_lesson(**changes):

@@ -55,12 +55,6 @@ def test_a_file_is_written_whole_and_a_failed_write_leaves_the_old_one_and_nothi
     assert [entry.name for entry in path.parent.iterdir()] == ["run.json"]
 
 
-def test_an_unwritable_place_is_refused_in_a_sentence(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="Cannot write the run file"):
-        save_run(make_run(n_tokens=3), tmp_path / "file" / "run.json")
-
-
 def plain(**changes):
     """A valid run file as plain data."""
     return json.loads(run_to_json(make_run(n_tokens=12, **changes)))
@@ -186,7 +180,10 @@ def test_what_is_larger_than_a_run_file_may_be_is_not_read(tmp_path, monkeypatch
         endless.kill()
 
 
-def test_a_missing_file_and_a_folder_are_distinguished_from_faults(tmp_path):
+def test_what_cannot_be_read_or_written_is_distinguished_from_faults(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="Cannot write the run file"):
+        save_run(make_run(n_tokens=3), tmp_path / "file" / "run.json")
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UserError, match="Cannot read"):
             load_run(path)

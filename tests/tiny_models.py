@@ -6,13 +6,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedConfig,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
 
 JOINED = dict(head_dim=32, intermediate_size=64)  # with layers that are one compiled call, as in most real models
 LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself immediately
