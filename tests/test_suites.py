@@ -15,16 +15,7 @@ from decoding.evaluation import papers
 from decoding.evaluation.papers import DATASETS, TEST_PROMPTS, VALIDATION_PROMPTS, fetch_suite
 from decoding.lookahead.lanes import parse_lane
 from decoding.records import suites as prompts
-from decoding.records.suites import (
-    PAPERS,
-    SPLITS,
-    SUITES,
-    Prompt,
-    available_suites,
-    load_showcase,
-    load_suite,
-    suite_names,
-)
+from decoding.records.suites import PAPERS, SUITES, Prompt, available_suites, load_showcase, load_suite, suite_names
 from tests.commands import command
 
 LEAST = {"train": 120, "validation": 40, "test": 80}
@@ -34,7 +25,7 @@ LEAST = {"train": 120, "validation": 40, "test": 80}
 def test_every_split_is_large_enough_and_nothing_is_in_two(suite):
     found = load_suite(suite)
     counts = Counter(prompt.split for prompt in found)
-    assert all(counts[split] >= LEAST[split] for split in SPLITS)
+    assert all(counts[split] >= LEAST[split] for split in prompts.SPLITS)
     assert len({prompt.id for prompt in found}) == len({prompt.prompt for prompt in found}) == len(found)
     assert {prompt.suite for prompt in found} == {suite}
     assert all(prompt.prompt.strip() and prompt.source for prompt in found)
