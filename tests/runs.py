@@ -9,7 +9,7 @@ import math
 import random
 from dataclasses import replace
 
-from decoding.analysis.whatif import Replay
+from decoding.analysis.whatif import Replay, Simulated, sweep
 from decoding.lookahead.base import LookaheadPolicy
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
@@ -183,6 +183,12 @@ class _Disco(LookaheadPolicy):
 
     def should_draft(self, state) -> bool:
         return not state.scores["disco"] or state.scores["disco"][-1] >= self.threshold
+
+
+def simulate_lane(run: Run, lane: str, **more) -> Simulated:
+    """``lane`` on the text of ``run``; ``more``: other arguments of ``sweep``."""
+    (found,) = sweep(run, [parse_lane(lane)], **more).values()
+    return found
 
 
 def policy_of(lane: str) -> LookaheadPolicy:

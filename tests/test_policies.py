@@ -22,15 +22,16 @@ from decoding.lookahead.oracle import BestOracle, Oracle
 from decoding.lookahead.throughput import PRIOR, START, WINDOW, Throughput
 from decoding.loop.features import FeatureReader
 from decoding.loop.sampling import softmax
-from decoding.records.proposal import Proposal
-from decoding.records.trace import Costs
+from decoding.records.trace import Chain, Costs, Guesses
 from tests.runs import make_costs
 
 COSTS = make_costs(0.1, 0.02, drafts=["small"])
 
 
-def started(policy: LookaheadPolicy, costs: Costs = COSTS, holds=None) -> LookaheadPolicy:
-    policy.reset(LaneContext("small", costs, 100, holds))
+def started(policy: LookaheadPolicy, costs: Costs = COSTS, match: Sequence[bool] = ()) -> LookaheadPolicy:
+    """``match``: whether the guess for each token of a text holds."""
+    chain = Chain("small", [1] * len(match), Guesses([*map(int, match)], [], []), {})
+    policy.reset(LaneContext("small", costs, len(match), chain))
     return policy
 
 
@@ -70,7 +71,7 @@ def test_a_policy_goes_on_while_the_last_token_passes_its_threshold(policy, thre
 
 
 def test_the_oracle_drafts_what_holds_and_its_cap_is_its_own():
-    policy = started(Oracle(), holds=[3, 2, 1, 0, 40].__getitem__)
+    policy = started(Oracle(), match=[True] * 3 + [False] + [True] * 40)
     assert [policy.planned(at) for at in range(5)] == [3, 2, 1, 0, 40] and policy.cap is None
     assert Oracle(20).cap == 20
 
@@ -79,8 +80,7 @@ def test_the_oracle_drafts_what_holds_and_its_cap_is_its_own():
 def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
     holds = [len(list(itertools.takewhile(bool, match[at:]))) for at in range(len(match))]
     costs = replace(COSTS, draft_step={"small": c})
-    policy = BestOracle()
-    policy.reset(LaneContext("small", costs, len(match), lambda at: holds[at], len(match)))
+    policy = started(BestOracle(), costs, match)
 
     def price(start, choose):
         if start >= len(match):
@@ -183,16 +183,15 @@ def test_costtree_by_hand():
     costs = make_costs(0.1, 0.05, drafts=["small"], first_step={"small": 0.1}, overhead=0.0)
     made, state, hits = started(CostTree(), costs), DraftState(), EXPECTED
     spent, gained = made._spent, made._gained
-    deep, wide, none = Proposal([1, 2], [-1, 0]), Proposal([1, 2, 3], [-1, 0, 0]), Proposal()
-    for tree, path in ((deep, [0, 1]), (wide, [0]), (none, []), (none, [])):
+    for parents, path in (([-1, 0], [0, 1]), ([-1, 0, 0], [0]), ([], []), ([], [])):
         state.begin(0)
         made.should_read(state, 0.9)
         assert (made.score, made.threshold) == pytest.approx((0.9 * hits, (0.1 + 0.1 + 0.05) * gained / spent))
         state.tokens.append(1)
         made.should_read(state, 0.5)
         assert (made.score, made.threshold) == pytest.approx((0.5 * hits, (0.1 + 0.05) * gained / spent))
-        made.observe_tree(tree, path)
-        n = len(tree.tokens)
+        n, state.parents, state.steps = len(parents), parents, [(True, node, 0.5) for node in (-1, 0)]
+        made.observe_tree(state, path)
         spent += 0.05 * (costs.iteration(n, "small", n_steps=2) - spent)
         gained += 0.05 * (len(path) + 1 - gained)
         for held in (True, len(path) > 1) if n else (True,):  # the places that had guesses; without any it is hopeful
@@ -287,4 +286,4 @@ def test_stepwise_and_planned_are_one():
     state = DraftState()
     while made.should_draft(state):
         state.tokens.append(1)
-    assert state.n_drafted == made.planned(0)
+    assert len(state.tokens) == made.planned(0)

@@ -53,22 +53,22 @@ def simulate_trees(
     state = DraftState()
     while start < n_tokens:
         state.begin(start)
-        reads, path = _grow(growths[start], policy, state)
+        path = _grow(growths[start], policy, state)
         drafted = len(state.tokens)
         policy.observe(drafted, len(path))
         policy.observe_tree(state, path)
         iterations.append((start, drafted, len(path)))
-        steps.append(reads)
-        cost += costs.iteration(drafted, chain.draft, policy.name, reads)
+        steps.append(state.reads)
+        cost += costs.iteration(drafted, chain.draft, policy.name, state.reads)
         start += len(path) + 1
     plain = n_tokens * costs.iteration(0, None)
     return Simulated(iterations, n_tokens, cost, plain / cost if cost else 1.0, steps)
 
 
-def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> tuple[int, list[int]]:
-    """Fills ``state`` with the guesses up to where ``policy`` or its cap stops.
+def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> list[int]:
+    """Fills ``state`` with the steps up to where ``policy`` or its cap stops.
 
-    Returns the number of draft passes, and which of the guesses the target accepts.
+    Returns which of its guesses the target accepts.
     """
     parents: list[int] = []
     state.parents = parents
@@ -82,10 +82,11 @@ def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> tuple[int, l
         if reads and node in own:
             if policy.should_read(state, chance):
                 was_read.add(node)
+                state.steps.append((True, node, chance))
         elif not reads and node in was_read:
             if not policy.should_guess(state, chance):
                 break
             own[recorded - 1] = len(parents)
             parents.append(own[node])
             state.tokens.append(0)  # which token it is matters to no policy
-    return len(was_read), [own[hit] for hit in growth.hits if hit in own]
+    return [own[hit] for hit in growth.hits if hit in own]

@@ -66,8 +66,6 @@ SPEC = PolicySpec(
     make=AdaEdl,
     order=70,
     argument=Argument("wanted acceptance rate", 0.0, 1.0, "adaedl:0.8", default=WANTED, sweep=TWENTIETHS),
-    offered=("adaedl",),
-    evaluated=("adaedl",),
     score=Score(
         "The score estimates, from the entropy of the small model's choice, the chance that the guess holds. Below the "
         "line, the policy stops and checks. After each check the line moves towards the wanted share of guesses that "

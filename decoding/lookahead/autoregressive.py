@@ -22,7 +22,5 @@ SPEC = PolicySpec(
     source="plain decoding",
     make=Autoregressive,
     order=0,
-    offered=("autoregressive",),
-    evaluated=("autoregressive",),
     plain=True,
 )

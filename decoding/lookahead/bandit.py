@@ -101,6 +101,4 @@ SPEC = PolicySpec(
     source="AdaHedge (2014) over SLs, after BanditSpec and TapOut (2025)",
     make=Bandit,
     order=40,
-    offered=("bandit",),
-    evaluated=("bandit",),
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..errors import UserError
 from ..records.proposal import Proposal
-from ..records.trace import Costs
+from ..records.trace import Chain, Costs
 
 SL_CAP = 20  # of static policies and of those whose source sets it
 SL_CAP_LEARNED = 64  # largest SL_max that fitting may choose for a learned policy
@@ -22,8 +22,8 @@ TREE_CAP = 32  # guesses in a tree, up to which trees are recorded
 class DraftState(Proposal):
     """What a policy may see: the tokens drafted so far in this iteration, all of which the target will verify.
 
-    The lists are parallel, one entry per drafted token, and filled only if the policy ``needs`` them. ``proposer[i]``
-    is the draft's last hidden state (the input of its lm_head) that proposed token i; ``hidden[i]`` is the draft's last
+    The lists are parallel, one entry per drafted token, and right only if the policy ``needs`` them. ``proposer[i]`` is
+    the draft's last hidden state (the input of its lm_head) that proposed token i; ``hidden[i]`` is the draft's last
     hidden state with drafted token i as its *input*: it exists one draft step later than the token, so the list may be
     one shorter. ``scores[head]`` holds acceptance probabilities that are known without running the head (what-if
     replays); a live lane leaves it empty.
@@ -44,10 +44,6 @@ class DraftState(Proposal):
     steps: list[tuple[bool, int, float]] = field(default_factory=list)  # behind a tree: whether it read, node, chance
 
     @property
-    def n_drafted(self) -> int:
-        return len(self.tokens)
-
-    @property
     def position(self) -> int:
         """Output position of the next draft token."""
         return self.start + len(self.tokens)
@@ -61,18 +57,9 @@ class DraftState(Proposal):
         """Clears the last iteration; the next one starts at output position ``start``."""
         self.start = start
         self.parents = None
-        for column in (
-            self.tokens,
-            self.p,
-            self.entropy,
-            self.top10,
-            self.margin,
-            self.proposer,
-            self.hidden,
-            self.steps,
-        ):
-            column.clear()
-        for column in self.scores.values():
+        columns: list[list] = [self.tokens, self.p, self.entropy, self.top10, self.margin, self.proposer, self.hidden]
+        columns += [self.steps, *self.scores.values()]
+        for column in columns:
             column.clear()
 
 
@@ -83,14 +70,13 @@ class LaneContext:
     draft: str | None  # name of the lane's draft
     costs: Costs
     max_new_tokens: int
-    holds: Callable[[int], int] | None = None  # oracle only: number of guesses that hold from an output position on
-    n_tokens: int | None = None  # oracle only: length of the text behind ``holds``
+    chain: Chain | None = None  # oracle only: the text, and where the draft's guesses hold
     prompt: Sequence[int] = ()  # ids; live lanes only
 
-    def known_holds(self) -> Callable[[int], int]:
-        """``holds``, for policies that need it."""
-        assert self.holds is not None, "an oracle needs a recorded chain"
-        return self.holds
+    def known_chain(self) -> Chain:
+        """``chain``, for policies that need it."""
+        assert self.chain is not None, "an oracle needs a recorded chain"
+        return self.chain
 
 
 class LookaheadPolicy(ABC):
@@ -179,7 +165,7 @@ class TreePolicy(LookaheadPolicy):
             f"The policy {self.name} guesses trees, which the chain of a run does not hold: measure or evaluate it."
         )
 
-    def observe_tree(self, tree: Proposal, path: Sequence[int]) -> None:
+    def observe_tree(self, state: DraftState, path: Sequence[int]) -> None:
         """Receives the outcome of a verification: the tree, and the accepted guesses' indices."""
 
 
@@ -191,4 +177,4 @@ class PlannedPolicy(LookaheadPolicy):
         """The SL of the iteration that starts at output position ``start``."""
 
     def should_draft(self, state: DraftState) -> bool:
-        return state.n_drafted < self.planned(state.start)
+        return len(state.tokens) < self.planned(state.start)

@@ -30,7 +30,6 @@ SPEC = PolicySpec(
     order=50,
     argument=Argument("threshold", 0.0, 1.0, "confidence:0.4", default=DEFAULT_THRESHOLD, sweep=TWENTIETHS),
     offered=("confidence:0.4",),
-    evaluated=("confidence:0.4",),
     score=Score(
         "The score is the small model's own probability of its guess: below the line, the policy stops and checks.",
         along=lambda guesses: guesses.p,

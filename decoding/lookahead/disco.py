@@ -134,8 +134,6 @@ SPEC = PolicySpec(
         tuned=(*TWENTIETHS, 0.97, 0.98, 0.99),
         effect="stops below {}",
     ),
-    offered=("disco",),
-    evaluated=("disco",),
     score=Score(
         "The score is the classifier's probability that the guess holds: below the line, the policy stops and checks."
     ),

@@ -34,8 +34,6 @@ SPEC = PolicySpec(
     make=Entropy,
     order=60,
     argument=Argument("threshold", 0.0, 1.0, "entropy:0.3", default=DEFAULT_THRESHOLD, sweep=TWENTIETHS),
-    offered=("entropy",),
-    evaluated=("entropy",),
     score=Score(
         "The score is derived from the entropy of the small model's choice. Past the line, the policy stops and "
         "checks.",

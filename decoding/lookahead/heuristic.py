@@ -36,6 +36,4 @@ SPEC = PolicySpec(
     source="transformers' heuristic schedule",
     make=Heuristic,
     order=20,
-    offered=("heuristic",),
-    evaluated=("heuristic",),
 )

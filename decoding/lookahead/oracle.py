@@ -22,7 +22,7 @@ class Oracle(PlannedPolicy):
         self.cap = cap
 
     def reset(self, context: LaneContext) -> None:
-        self._holds = context.known_holds()
+        self._holds = context.known_chain().holds
 
     def planned(self, start: int) -> int:
         return self._holds(start)
@@ -33,19 +33,18 @@ class BestOracle(Oracle):
 
     def reset(self, context: LaneContext) -> None:
         super().reset(context)
-        wanted = context.max_new_tokens
-        n_tokens = wanted if context.n_tokens is None else context.n_tokens
         self._split = best_split(
-            self._holds, n_tokens, lambda n: context.costs.iteration(n, context.draft, self.name), wanted
+            self._holds,
+            len(context.known_chain().target),
+            lambda n: context.costs.iteration(n, context.draft, self.name),
+            context.max_new_tokens,
         )
 
     def planned(self, start: int) -> int:
         return self._split[start] if start < len(self._split) else 0
 
 
-def best_split(
-    holds: Callable[[int], int], n_tokens: int, cost: Callable[[int], float], wanted: int | None = None
-) -> list[int]:
+def best_split(holds: Callable[[int], int], n_tokens: int, cost: Callable[[int], float], wanted: int) -> list[int]:
     """The SL at every output position that makes the rest of the text cheapest.
 
     Dynamic programming from the end of the text: with ``f(n_tokens) = 0``,
@@ -58,12 +57,11 @@ def best_split(
     Args:
         holds: start -> number of consecutive right guesses from there on.
         n_tokens: length of the text. cost: SL -> cost of an iteration (any unit).
-        wanted: the token limit if the text ended before it (end of sequence); else ``n_tokens``.
+        wanted: the token limit; the text may have ended before it (end of sequence).
 
     Returns:
         ``plan[start]``, n_tokens entries. A lane that follows it from 0 has the lowest possible cost.
     """
-    wanted = n_tokens if wanted is None else max(wanted, n_tokens)
     most = [max(0, min(holds(start), wanted - start - 1)) for start in range(n_tokens)]
     costs = np.array([cost(n) for n in range(max(most, default=0) + 1)])
     rest = np.zeros(n_tokens + 2)  # rest[s]: f(s); an end of text within the accepted tokens leads to n_tokens + 1
@@ -95,6 +93,5 @@ SPEC = PolicySpec(
     order=110,
     argument=Argument("oracle's cap", 1, 10_000, "oracle:20", whole=True, words=("best",)),
     offered=("oracle", "oracle:best"),
-    evaluated=("oracle", "oracle:best"),
     foresees=True,
 )

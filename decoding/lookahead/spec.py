@@ -117,13 +117,18 @@ class PolicySpec:
     order: int  # position in lists, lowest first
     argument: Argument | None = None
     spelled: str = ""  # what the title abbreviates
-    offered: tuple[str, ...] = ()  # lanes in the form's list and in the README
-    evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs by default
+    offered: tuple[str, ...] = ()  # lanes in the form's list and in the README; by default its name
+    evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs by default; those that are offered, but no trees
     score: Score | None = None
     head_from: Callable[[Weights, Architecture, dict[str, Any]], Head] | None = None
     plain: bool = False  # never drafts
     branches: bool = False  # guesses trees: a chain does not hold what they would guess (analysis/trees.py does)
     foresees: bool = False  # knows in advance where guesses fail: not usable
+
+    def __post_init__(self) -> None:
+        offered = self.offered or (self.name,)
+        object.__setattr__(self, "offered", offered)
+        object.__setattr__(self, "evaluated", self.evaluated or (() if self.branches else offered))
 
     @property
     def learned(self) -> bool:

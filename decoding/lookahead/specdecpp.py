@@ -140,8 +140,6 @@ SPEC = PolicySpec(
         tuned=(*TWENTIETHS, 0.97),
         effect="stops above {}",
     ),
-    offered=("specdecpp",),
-    evaluated=("specdecpp",),
     score=Score(
         "The score is the probability that at least one guess of this iteration fails: above the line, the policy "
         "stops and checks."

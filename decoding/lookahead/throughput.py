@@ -66,6 +66,4 @@ SPEC = PolicySpec(
     source="SGLang, throughput_aware",
     make=Throughput,
     order=30,
-    offered=("throughput",),
-    evaluated=("throughput",),
 )

@@ -6,11 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from ..engines.base import CachedModel
+from ..engines.compiled.readout import Reading
 from ..engines.inputs import FINAL, Branches, EncodedPrompt, encoded
 from ..errors import UserError
 from ..lookahead.base import DraftState
@@ -19,12 +21,7 @@ from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
 from .features import OUTSIDE, FeatureReader, Features, as_rows
 
-if TYPE_CHECKING:
-    import torch
-
-    from ..engines.compiled.readout import Reading
-
-States = tuple["torch.Tensor", ...]  # hidden states of the target: for each layer [n, hidden], n tokens
+States = tuple[torch.Tensor, ...]  # hidden states of the target: for each layer [n, hidden], n tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +108,12 @@ class DraftSource(ABC):
 
 @dataclass(slots=True)
 class ModelProposal:
-    """A choice of a model: an index into ``row``, its logits after the rule's shaping, which are those of the tokens
-    ``ids``; None: of all. ``known``: the likeliest one, if the engine has found it.
+    """A choice of a model: an index into ``row``, its logits after the rule's shaping. ``known``: the likeliest one, if
+    the engine has found it.
     """
 
     choice: int
     row: np.ndarray
-    ids: np.ndarray | None
     known: Reading | None = None
 
 
@@ -136,6 +132,7 @@ class ModelDraft(DraftSource):
         self._places: dict[int, int] = {}  # rows of the cache, by the nodes of the tree that were read
         self._skipped = 0  # tokens of the text that only the target reads
         self._needs_states = bool(needs & {"hidden", "proposer"})
+        self._needs_logits = bool(needs & {"p", "margin", "entropy", "top10"})
         self._ids = model.head_ids  # of the logits that it read last
         self._all_known = self._ids is None or self._ids.max() < rule.vocab_size
         self._takes_choice = rule.name == "greedy" and self._all_known and not self.abilities.at_once
@@ -161,9 +158,9 @@ class ModelDraft(DraftSource):
         row, position = self._next_row(text, state), state.start + len(state.tokens)
         ids, known = self._ids, self._model.likeliest if self._takes_choice else None
         if known is not None:
-            proposal = ModelProposal(known.token, row, ids, known)
+            proposal = ModelProposal(known.token, row, known)
         else:
-            proposal = ModelProposal(*self._rule.propose(row, position, ids), ids)
+            proposal = ModelProposal(*self._rule.propose(row, position, ids))
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
         return proposal
 
@@ -225,17 +222,11 @@ class ModelDraft(DraftSource):
         return [state.tokens[-1]] if state.tokens else text[self._model.length + self._skipped :]
 
     def read_features(self, state: DraftState, proposal: ModelProposal) -> None:
-        needs = self._needs
-        if not needs:
-            return
-        if needs & {"p", "margin", "entropy", "top10"}:
+        if self._needs_logits:
             found = self._features(proposal, state.sure)
-            if needs & {"p", "entropy", "top10"}:
-                state.p.append(found.p)
-            if "margin" in needs:
-                state.margin.append(found.margin)
-            if "entropy" in needs:
-                state.entropy.append(found.entropy)
+            state.p.append(found.p)
+            state.margin.append(found.margin)
+            state.entropy.append(found.entropy)
             if found.top10 is not None:
                 state.top10.append(found.top10)
         if self._needs_states:

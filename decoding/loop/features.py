@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from math import inf, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from ..engines.base import OUTSIDE, CachedModel
-
-if TYPE_CHECKING:
-    from ..engines.compiled.readout import Reading
+from ..engines.compiled.readout import TOP, Reading, readout
 
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
 
@@ -53,13 +52,8 @@ class FeatureReader:
 
     def __init__(self, vocab_size: int, masked: bool = False) -> None:
         """``masked``: some logits may be -inf (top-k, top-p), and the token need not be the most likely one."""
-        import torch
-
-        from ..engines.compiled.readout import TOP, readout
-
         self._masked = masked
         self._top, self._more = min(TOP, vocab_size), max(0, TOP - vocab_size)
-        self._tensor, self._softmax, self._largest = torch.from_numpy, torch.softmax, torch.topk
         self._readout = readout()
 
     def read(
@@ -84,7 +78,7 @@ class FeatureReader:
         margin = self._margin(row, token) if "margin" in needs else 0.0
         if not needs & {"p", "entropy", "top10"}:
             return Features(0.0, margin)
-        tensor = self._softmax(self._tensor(row), 0)
+        tensor = torch.softmax(torch.from_numpy(row), 0)
         p = float(tensor[token])
         if p >= sure or not needs & {"entropy", "top10"}:
             return Features(p, margin)
@@ -107,6 +101,6 @@ class FeatureReader:
         log_z = float(row[token]) - log(float(probabilities[token]))
         return max(0.0, log_z - float(np.dot(probabilities, row)))
 
-    def _top_ten(self, probabilities: Any) -> np.ndarray:
-        top = self._largest(probabilities, self._top)[0].numpy()
+    def _top_ten(self, probabilities: torch.Tensor) -> np.ndarray:
+        top = probabilities.topk(self._top)[0].numpy()
         return np.pad(top, (0, self._more)) if self._more else top
