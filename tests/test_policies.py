@@ -18,7 +18,7 @@ from decoding.lookahead.confidence import Confidence
 from decoding.lookahead.costtree import EXPECTED, CostTree
 from decoding.lookahead.entropy import Entropy
 from decoding.lookahead.heuristic import Heuristic
-from decoding.lookahead.oracle import BestOracle, Oracle
+from decoding.lookahead.oracle import Oracle
 from decoding.lookahead.throughput import PRIOR, START, WINDOW, Throughput
 from decoding.loop.features import FeatureReader
 from decoding.loop.sampling import softmax
@@ -80,7 +80,7 @@ def test_the_oracle_drafts_what_holds_and_its_cap_is_its_own():
 def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
     holds = [len(list(itertools.takewhile(bool, match[at:]))) for at in range(len(match))]
     costs = replace(COSTS, draft_step={"small": c})
-    policy = started(BestOracle(), costs, match)
+    policy = started(Oracle("best"), costs, match)
 
     def price(start, choose):
         if start >= len(match):

@@ -59,11 +59,10 @@ class AdaEdl(ThresholdPolicy):
 
 
 SPEC = PolicySpec(
-    name="adaedl",
+    AdaEdl,
     title="AdaEDL",
     caption="keeps guessing while the small model is sure; learns how sure, so that {argument} of all guesses hold",
     source="AdaEDL (Agrawal et al. 2024), Draft & Verify (Zhang et al. 2024)",
-    make=AdaEdl,
     order=70,
     argument=Argument("wanted acceptance rate", 0.0, 1.0, "adaedl:0.8", default=WANTED, sweep=TWENTIETHS),
     score=Score(

@@ -22,11 +22,10 @@ class Confidence(ThresholdPolicy):
 
 
 SPEC = PolicySpec(
-    name="confidence",
+    Confidence,
     title="Confidence",
     caption="keeps guessing while the small model is at least {argument} sure of its guess",
     source="transformers' dynamic lookahead, with a fixed threshold",
-    make=Confidence,
     order=50,
     argument=Argument("threshold", 0.0, 1.0, "confidence:0.4", default=DEFAULT_THRESHOLD, sweep=TWENTIETHS),
     offered=("confidence:0.4",),

@@ -227,11 +227,10 @@ def head_from(weights: Weights, architecture: Architecture, tuned: dict[str, Any
 
 
 SPEC = PolicySpec(
-    name="costaware",
+    CostAware,
     title="Cost-aware",
     caption="keeps guessing while one more guess saves more time than it costs",
     source="ours",
-    make=CostAware,
     order=100,
     argument=Argument(
         "caution",

@@ -80,11 +80,10 @@ def _expected_iteration(costs: Costs, draft: str) -> tuple[float, float]:
 
 
 SPEC = PolicySpec(
-    name="costtree",
+    CostTree,
     title="Cost tree",
     caption="keeps guessing, deeper or wider, while one more guess saves more time than it costs",
     source="ours",
-    make=CostTree,
     order=104,
     branches=True,
 )

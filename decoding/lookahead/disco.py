@@ -118,12 +118,11 @@ def sure_at(tuned: Mapping[str, Any], threshold: float) -> float:
 
 
 SPEC = PolicySpec(
-    name="disco",
+    Disco,
     title="DISCO",
     spelled="DynamIc SpeCulation lookahead Optimization",
     caption="after each guess, a classifier decides: go on or check",
     source="DISCO (Mamou et al. 2024)",
-    make=Disco,
     order=80,
     argument=Argument(
         "threshold",

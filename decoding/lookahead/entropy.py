@@ -27,11 +27,10 @@ class Entropy(ThresholdPolicy):
 
 
 SPEC = PolicySpec(
-    name="entropy",
+    Entropy,
     title="Entropy",
     caption="keeps guessing while the small model's choice is clear (low entropy)",
     source="SVIP (its published code)",
-    make=Entropy,
     order=60,
     argument=Argument("threshold", 0.0, 1.0, "entropy:0.3", default=DEFAULT_THRESHOLD, sweep=TWENTIETHS),
     score=Score(

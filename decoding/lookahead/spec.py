@@ -100,20 +100,19 @@ class Score:
 class PolicySpec:
     """One policy. Every module of this package with a ``SPEC`` is found automatically (:func:`all_specs`).
 
-    ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set). For a
-    learned lane that names no number this is the one that ``fit`` chose: the head's ``tuned`` setting of the argument's
-    ``meaning``.
+    ``policy`` is made with the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is
+    set). For a learned lane that names no number the argument is the one that ``fit`` chose: the head's ``tuned``
+    setting of the argument's ``meaning``.
     ``head_from``: of a learned policy: its head, of the weights, the architecture and the settings that ``fit`` found;
-    given others, it or ``make`` may raise what indexing, reshaping and float() do.
+    given others, it or ``policy`` may raise what indexing, reshaping and float() do.
     ``caption`` describes a lane in one line for a newcomer: a text with ``{argument}`` for the lane's argument, or a
     function of that argument (None if absent).
     """
 
-    name: str  # in lanes, tables and files
+    policy: type[LookaheadPolicy]
     title: str  # on the page
     caption: str | Callable[[str | None], str]
     source: str  # a paper, a library, or "ours"
-    make: Callable[..., LookaheadPolicy]
     order: int  # position in lists, lowest first
     argument: Argument | None = None
     spelled: str = ""  # what the title abbreviates
@@ -129,6 +128,11 @@ class PolicySpec:
         offered = self.offered or (self.name,)
         object.__setattr__(self, "offered", offered)
         object.__setattr__(self, "evaluated", self.evaluated or (() if self.branches else offered))
+
+    @property
+    def name(self) -> str:
+        """In lanes, tables and files."""
+        return self.policy.name
 
     @property
     def learned(self) -> bool:
@@ -157,12 +161,13 @@ class PolicySpec:
 
     def build(self, argument: str | None, head: Head | None = None) -> LookaheadPolicy:
         """A new policy. ``argument`` has been checked; ``head`` is given for a learned policy."""
+        make: Callable[..., LookaheadPolicy] = self.policy
         given: list[object] = [] if self.argument is None else [self.argument.value(argument)]
         if head is None:
-            return self.make(*given)
+            return make(*given)
         if self.argument is not None and not isinstance(given[0], int | float):
             given = [head.tuned[self.argument.meaning]]
-        return self.make(*given, head)
+        return make(*given, head)
 
     def describe(self, argument: str | None) -> str:
         """The caption of a lane with this argument."""

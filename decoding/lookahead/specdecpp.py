@@ -123,12 +123,11 @@ class SpecDecPlusPlus(LookaheadPolicy):
 
 
 SPEC = PolicySpec(
-    name="specdecpp",
+    SpecDecPlusPlus,
     title="SpecDec++",
     spelled="speculative decoding with adaptive candidate lengths",
     caption="keeps guessing while the chance that a guess has failed stays below a threshold",
     source="SpecDec++ (Huang et al. 2024); ours may also see how sure the draft was",
-    make=SpecDecPlusPlus,
     order=90,
     argument=Argument(
         "threshold",

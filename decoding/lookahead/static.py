@@ -19,11 +19,10 @@ class Static(PlannedPolicy):
 
 
 SPEC = PolicySpec(
-    name="static",
+    Static,
     title="Static",
     caption="always guesses {argument}, then checks",
     source="Leviathan et al. 2023, Chen et al. 2023",
-    make=Static,
     order=10,
     argument=Argument(
         "SL",

@@ -23,11 +23,10 @@ class Tree(TreePolicy):
 
 
 SPEC = PolicySpec(
-    name="tree",
+    Tree,
     title="Tree",
     caption="puts {argument} guesses where they are likeliest to hold: several for one place where the draft is unsure",
     source="EAGLE-2 (Li et al. 2024), OPT-Tree (Wang et al. 2024)",
-    make=Tree,
     order=84,
     argument=Argument(
         "number of guesses",
