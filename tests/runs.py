@@ -187,7 +187,7 @@ class _Disco(LookaheadPolicy):
 
 def simulate_lane(run: Run, lane: str, **more) -> Simulated:
     """``lane`` on the text of ``run``; ``more``: other arguments of ``sweep``."""
-    (found,) = sweep(run, [parse_lane(lane)], **more).values()
+    (found,) = sweep(run, lane, **more).values()
     return found
 
 

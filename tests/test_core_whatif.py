@@ -17,7 +17,7 @@ from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP, TREE_CAP
 from decoding.lookahead.fitted import make_policy
-from decoding.lookahead.lanes import expand_lanes, parse_lane
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.spec import evaluated_lanes
 from decoding.lookahead.static import Static
 from decoding.records.proposal import depths_of
@@ -184,7 +184,7 @@ def test_a_real_run_is_reproduced_from_its_file(options, eos, agree):
 def test_policies_that_plan_are_not_asked_step_by_step(monkeypatch):
     """Forty lanes on 256 tokens take about 15 ms because static lanes do no work per drafted token."""
     monkeypatch.setattr(Static, "should_draft", lambda self, state: pytest.fail("asked step by step"))
-    assert len(sweep(make_run(n_tokens=256), expand_lanes("static:1..20,confidence:0.05..1.0/0.05"))) == 40
+    assert len(sweep(make_run(n_tokens=256), "static:1..20,confidence:0.05..1.0/0.05")) == 40
 
 
 def test_beyond_its_end_a_curve_goes_on_as_it_rose_and_never_falls():

@@ -17,7 +17,6 @@ from decoding.analysis.metrics import predicted_cost, speedup
 from decoding.analysis.run_costs import _line, _met, run_costs
 from decoding.analysis.whatif import sweep
 from decoding.errors import UserError
-from decoding.lookahead.lanes import expand_lanes
 from decoding.lookahead.static import expected_tokens
 from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Guesses, Iteration, Repeat, Run, Token, Trace, Verdict
@@ -168,7 +167,7 @@ def test_figures_show_their_formula_with_the_lanes_own_numbers():
 def test_static_opt_is_the_best_of_the_sweep():
     run = make_run(n_tokens=120)
     sl, gain = metrics.static_opt(run)
-    found = sweep(run, expand_lanes("static:1..20"))
+    found = sweep(run, "static:1..20")
     assert gain == max(one.speedup for one in found.values()) == found[f"static:{sl}"].speedup
     assert metrics.static_opt(replace(run, chains={})) is None
 
@@ -359,7 +358,7 @@ def test_slow_moments_count_as_far_as_they_are_in_the_time_of_every_repeat(lane)
 def test_decisions_weigh_the_curves_of_the_run_file_whatever_its_iterations_took():
     run = make_run(match=0.7)
     dear = slowed(run, draft=9.0, check=1.0)
-    for lane, found in sweep(run, expand_lanes("oracle:best,static:5,oracle")).items():
+    for lane, found in sweep(run, "oracle:best,static:5,oracle").items():
         again = simulate_lane(dear, lane)
         assert again.iterations == found.iterations, lane
         assert again.speedup < found.speedup

@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
 from ..lookahead.fitted import heads_of, make_policy
 from ..lookahead.heads import Head
-from ..lookahead.lanes import Lane
+from ..lookahead.lanes import Lane, expand_lanes
 from ..records.generate import why_no_chain
 from ..records.trace import Chain, Costs, Finish, Guesses, Run
 from .counts import Counts
@@ -193,9 +193,10 @@ def guesses_at_once(costs: Costs, draft: str) -> bool:
 
 
 def sweep(
-    run: Run, lanes: Iterable[Lane], cost_ratio: float | None = None, heads: Mapping[str, Head] | None = None
+    run: Run, lanes: str | Iterable[Lane], cost_ratio: float | None = None, heads: Mapping[str, Head] | None = None
 ) -> dict[str, Simulated]:
-    """Simulates ``lanes`` on the text of ``run``: they decide by the recorded curves and pay the run's own costs.
+    """Simulates ``lanes``, also of a text with ranges ("static:1..16"), on the text of ``run``: they decide by the
+    recorded curves and pay the run's own costs.
 
     Args:
         cost_ratio: another c for each lane's draft, which it weighs and pays; see :func:`with_draft_step`.
@@ -208,7 +209,7 @@ def sweep(
         raise UserError(f"The cost ratio must be a number from 0 to {MAX_RATIO:,}, not {cost_ratio}.")
     replays: dict[str, Replay] = {}
     found, own = {}, run_costs(run)
-    for lane in lanes:
+    for lane in expand_lanes(lanes) if isinstance(lanes, str) else lanes:
         draft = _draft_of(run, lane)
         replay = replays.get(draft) or replays.setdefault(draft, Replay.of_run(run, draft))
         paid = own if cost_ratio is None else with_draft_step(own, draft, cost_ratio)
