@@ -48,10 +48,9 @@ def simulate_trees(
     if policy.cap > TREE_CAP:
         raise UserError(f"Trees are recorded up to {TREE_CAP} guesses: the policy {policy.name} may grow larger ones.")
     policy.reset(LaneContext(chain.draft, costs, max_new_tokens))
-    n_tokens, start, cost = len(chain.target), 0, 0.0
     iterations, steps = [], []
-    state = DraftState()
-    while start < n_tokens:
+    state, start = DraftState(), 0
+    while start < len(chain.target):
         state.begin(start)
         path = _grow(growths[start], policy, state)
         drafted = len(state.tokens)
@@ -59,10 +58,8 @@ def simulate_trees(
         policy.observe_tree(state, path)
         iterations.append((start, drafted, len(path)))
         steps.append(state.reads)
-        cost += costs.iteration(drafted, chain.draft, policy.name, state.reads)
         start += len(path) + 1
-    plain = n_tokens * costs.iteration(0, None)
-    return Simulated(iterations, n_tokens, cost, plain / cost if cost else 1.0, steps)
+    return Simulated.priced(iterations, chain, costs, policy.name, steps)
 
 
 def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> list[int]:

@@ -12,9 +12,10 @@ that the draft had nothing to propose.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 
 from ..errors import UserError
 from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
@@ -40,6 +41,23 @@ class Simulated:
     cost: float
     speedup: float  # over the autoregressive lane at the same costs
     steps: list[int] | None = None  # draft passes of each iteration; None for chains: one for each guess
+
+    @classmethod
+    def priced(
+        cls,
+        iterations: list[tuple[int, int, int]],
+        chain: Chain,
+        costs: Costs,
+        policy: str,
+        steps: list[int] | None = None,
+    ) -> Simulated:
+        """The iterations of ``policy`` on the chain's text. Each costs ``first + n (c + decision) + v(n + 1) + o``; the
+        speedup is ``n_tokens (v(1) + o) / cost``.
+        """
+        sizes = Counter(zip((n for _, n, _ in iterations), repeat(None) if steps is None else steps))
+        cost = sum(times * costs.iteration(n, chain.draft, policy, passes) for (n, passes), times in sizes.items())
+        plain = len(chain.target) * costs.iteration(0, None)
+        return cls(iterations, len(chain.target), cost, plain / cost if cost else 1.0, steps)
 
     @property
     def counts(self) -> Counts:
@@ -114,16 +132,9 @@ class Replay:
             costs: the cost curves that the policy weighs.
             paid: what the iterations cost, where that is known better (:func:`run_costs`); by default ``costs``.
 
-        Returns:
-            cost: sum over iterations of ``first + n * (c + decision) + v(n + 1) + o``;
-            speedup: ``n_tokens * (v(1) + o) / cost``.
         """
-        chain, paid = self.chain, paid or costs
-        policy.reset(LaneContext(chain.draft, costs, self.wanted, chain))
-        iterations = list(_iterate(self, policy))
-        cost = _cost(iterations, paid, chain.draft, policy.name)
-        plain = self.n_tokens * paid.iteration(0, None)
-        return Simulated(iterations, self.n_tokens, cost, plain / cost if cost else 1.0)
+        policy.reset(LaneContext(self.chain.draft, costs, self.wanted, self.chain))
+        return Simulated.priced(list(_iterate(self, policy)), self.chain, paid or costs, policy.name)
 
 
 def _runs_that_hold(chain: Chain) -> list[int]:
@@ -169,11 +180,6 @@ def _draft(replay: Replay, policy: LookaheadPolicy, state: DraftState, start: in
             state.scores[head].append(scores[at])
         drafted += 1
     return drafted
-
-
-def _cost(iterations: Sequence[tuple[int, int, int]], costs: Costs, draft: str, policy: str) -> float:
-    lengths = Counter(drafted for _, drafted, _ in iterations)
-    return sum(n * costs.iteration(length, draft, policy) for length, n in lengths.items())
 
 
 def with_draft_step(costs: Costs, draft: str, step: float) -> Costs:

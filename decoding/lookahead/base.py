@@ -129,9 +129,9 @@ class ThresholdPolicy(LookaheadPolicy):
         self._threshold = threshold
         self.needs = frozenset({self.feature})
 
-    @abstractmethod
     def judge(self, value: float) -> float:
-        """The score of a token with this value of the feature."""
+        """The score of a token with this value of the feature, by default the value."""
+        return value
 
     def should_draft(self, state: DraftState) -> bool:
         values = getattr(state, self.feature)
@@ -143,7 +143,8 @@ class ThresholdPolicy(LookaheadPolicy):
 
 
 class TreePolicy(LookaheadPolicy):
-    """A policy whose guesses branch. It decides on one step after the other, the likeliest first.
+    """A policy whose guesses branch. It decides on one step after the other, the likeliest first, and takes all that it
+    does not refuse.
 
     ``cap``: the most guesses of an iteration. Of ``needs`` it gets no features: they only say that its draft must have
     probabilities. ``chance``: the approximate probability, by the draft, that the path to
@@ -152,13 +153,13 @@ class TreePolicy(LookaheadPolicy):
 
     cap: int
 
-    @abstractmethod
     def should_read(self, state: DraftState, chance: float) -> bool:
         """Whether the draft should read the text, or a guess, to continue below it; ``chance`` is that guess's."""
+        return True
 
-    @abstractmethod
     def should_guess(self, state: DraftState, chance: float) -> bool:
         """Whether a further guess at a place that the draft has read joins the tree; ``chance`` is about its own."""
+        return True
 
     def should_draft(self, state: DraftState) -> bool:
         raise UserError(

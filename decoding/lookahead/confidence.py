@@ -17,9 +17,6 @@ class Confidence(ThresholdPolicy):
     name = "confidence"
     feature = "p"
 
-    def judge(self, value: float) -> float:
-        return value
-
 
 SPEC = PolicySpec(
     Confidence,

@@ -45,7 +45,6 @@ from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPoli
 from .costaware_heads import CostAwareHead, NetworkHead, TableHead
 from .disco import sigmoid
 from .heads import Architecture, Weights
-from .ngrams import Ngrams
 from .repetition import Repetition
 from .spec import Argument, PolicySpec, Score
 
@@ -221,9 +220,8 @@ def thresholds(rows: Sequence[Row], costs: Costs, draft: str, caution: float = 1
 def head_from(weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> CostAwareHead:
     """A table, if the weights are one, else a network."""
     if "table" in weights:
-        return TableHead(weights["table"], tuned, architecture["feature"])
-    features, ngrams = architecture["features"], Ngrams(weights["ngrams"])
-    return NetworkHead(weights["first"], weights["last"], weights["alone"], tuned, features, ngrams)
+        return TableHead(weights, architecture, tuned)
+    return NetworkHead(weights, architecture, tuned)
 
 
 SPEC = PolicySpec(

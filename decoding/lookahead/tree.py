@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import SL_CAP_LEARNED, DraftState, TreePolicy
+from .base import SL_CAP_LEARNED, TreePolicy
 from .spec import Argument, PolicySpec
 
 
@@ -14,12 +14,6 @@ class Tree(TreePolicy):
 
     def __init__(self, budget: int) -> None:
         self.cap = budget
-
-    def should_read(self, state: DraftState, chance: float) -> bool:
-        return True
-
-    def should_guess(self, state: DraftState, chance: float) -> bool:
-        return True
 
 
 SPEC = PolicySpec(

@@ -39,9 +39,8 @@ class CudaClock(Clock):
     result. Events are reused: creating one takes as long as recording it.
     """
 
-    def __init__(self, device: str = "cuda") -> None:
-        self._make = lambda: torch.cuda.Event(enable_timing=True)
-        self._stream = lambda: torch.cuda.current_stream(device)
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._events: list[tuple[int, Any]] = []
         self._spare: list[Any] = []
 
@@ -50,8 +49,8 @@ class CudaClock(Clock):
         self.lap(REST)
 
     def lap(self, phase: int) -> None:
-        event = self._spare.pop() if self._spare else self._make()
-        event.record(self._stream())
+        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
         self._events.append((phase, event))
 
     def end(self) -> Times:
