@@ -182,7 +182,7 @@ class _Disco(LookaheadPolicy):
         self.threshold = threshold
 
     def should_draft(self, state) -> bool:
-        return not state.scores["disco"] or state.scores["disco"][-1] >= self.threshold
+        return not state.known or state.known[-1] >= self.threshold
 
 
 def simulate_lane(run: Run, lane: str, **more) -> Simulated:

@@ -166,19 +166,6 @@ def test_too_little_accepted_raises_the_threshold_and_enough_lowers_it_but_not_w
         assert threshold(made) == level
 
 
-def test_the_wanted_rate_is_what_the_loop_settles_at():
-    """A draft whose guesses hold with the bound's probability: a higher target rate drafts less."""
-
-    def settled(wanted: float) -> float:
-        made = started(AdaEdl(wanted))
-        for step in range(400):
-            level = threshold(made)
-            made.observe(10, round(10 * min(1.0, 0.4 + 0.6 * level)) - (step % 2))
-        return threshold(made)
-
-    assert settled(0.6) < settled(0.8) < settled(0.95)
-
-
 def test_costtree_by_hand():
     costs = make_costs(0.1, 0.05, drafts=["small"], first_step={"small": 0.1}, overhead=0.0)
     made, state, hits = started(CostTree(), costs), DraftState(), EXPECTED

@@ -151,8 +151,7 @@ def _n_guesses(tail: Guesses | None) -> int:
 
 
 def _iterate(replay: Replay, policy: LookaheadPolicy) -> Iterator[tuple[int, int, int]]:
-    state = DraftState(scores={head: [] for head in replay.chain.along.scores})
-    start, wanted = 0, replay.wanted
+    state, start, wanted = DraftState(), 0, replay.wanted
     while start < replay.n_tokens:
         most = min(wanted - start - 1, replay.reach[start])
         if policy.cap is not None:
@@ -176,8 +175,8 @@ def _draft(replay: Replay, policy: LookaheadPolicy, state: DraftState, start: in
         state.tokens.append(choice)
         state.p.append(guesses.p[at])
         state.entropy.append(guesses.entropy[at])
-        for head, scores in guesses.scores.items():
-            state.scores[head].append(scores[at])
+        if policy.name in guesses.scores:
+            state.known.append(guesses.scores[policy.name][at])
         drafted += 1
     return drafted
 

@@ -25,8 +25,8 @@ class DraftState(Proposal):
     The lists are parallel, one entry per drafted token, and right only if the policy ``needs`` them. ``proposer[i]`` is
     the draft's last hidden state (the input of its lm_head) that proposed token i; ``hidden[i]`` is the draft's last
     hidden state with drafted token i as its *input*: it exists one draft step later than the token, so the list may be
-    one shorter. ``scores[head]`` holds acceptance probabilities that are known without running the head (what-if
-    replays); a live lane leaves it empty.
+    one shorter. ``known`` holds acceptance probabilities that a learned policy need not compute (what-if replays); a
+    live lane leaves it empty.
 
     Features are computed lazily: in a live lane they are missing for tokens whose features were not needed, and entropy
     and top-10 also for those with p >= ``sure``. A policy must read the last entry only.
@@ -39,7 +39,7 @@ class DraftState(Proposal):
     margin: list[float] = field(default_factory=list)  # needs "margin": ln p - ln p of the strongest other token
     proposer: list[np.ndarray] = field(default_factory=list)  # needs "proposer": [hidden_size] float32
     hidden: list[np.ndarray] = field(default_factory=list)  # needs "hidden": [hidden_size] float32
-    scores: dict[str, list[float]] = field(default_factory=dict)
+    known: list[float] = field(default_factory=list)
     sure: float = math.inf  # set by the policy: a token of this p needs no further features
     steps: list[tuple[bool, int, float]] = field(default_factory=list)  # behind a tree: whether it read, node, chance
 
@@ -58,7 +58,7 @@ class DraftState(Proposal):
         self.start = start
         self.parents = None
         columns: list[list] = [self.tokens, self.p, self.entropy, self.top10, self.margin, self.proposer, self.hidden]
-        columns += [self.steps, *self.scores.values()]
+        columns += [self.known, self.steps]
         for column in columns:
             column.clear()
 

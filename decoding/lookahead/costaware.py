@@ -164,9 +164,8 @@ class CostAware(LookaheadPolicy):
 
     def _judged(self, state: DraftState) -> float:
         """h of the last drafted token."""
-        known = state.scores.get("costaware")
-        if known:
-            return known[-1]
+        if state.known:
+            return state.known[-1]
         return sigmoid(self._head.logit(self._evidence, self._leads(state), self._levels))
 
     def _leads(self, state: DraftState) -> list[float]:

@@ -32,8 +32,6 @@ FEATURES_OF_NETWORKS = (("p",), ("p", "margin"))
 class CostAwareHead(ABC):
     """Logits of the probability that a token holds."""
 
-    name = "costaware"
-
     ngrams: Ngrams | None = None
     _sure_from: int  # length of a repetition from which on it reads no lead
 

@@ -30,7 +30,6 @@ N_INPUTS = TOP + 2  # top-10 probabilities, entropy, position
 class DiscoHead:
     """FFN 12 -> width -> 1 with ReLU; the normalisation of its inputs is folded into the first layer."""
 
-    name = "disco"
     needs = frozenset({"top10", "entropy"})  # p, their largest, comes with them
 
     def __init__(self, weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> None:
@@ -88,11 +87,10 @@ class Disco(LookaheadPolicy):
             self.score = self.threshold = None
             state.sure = self._sure
             return True
-        known = state.scores.get("disco")
         trusted = state.p[-1] >= self._sure
         score: float | None = None  # of a trusted token: not evaluated; a trace takes it from the chain
-        if known:
-            score = known[n - 1]
+        if state.known:
+            score = state.known[-1]
         elif not trusted:
             score = self._head.score(state.top10[-1], state.entropy[-1], state.start + n - 1)
         self.score, self.threshold = score, self._threshold

@@ -206,16 +206,15 @@ def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:
     )
 
 
-def heads_of(run: Run, draft: str | None = None) -> dict[str, Head]:
-    """The heads of ``draft`` (None: the pair's default) by policy name; {} if the draft is not installed.
+def heads_of(run: Run, draft: str) -> dict[str, Head]:
+    """The heads of ``draft`` by policy name; {} if the draft is not installed.
 
     Those fitted for other weights than the run's are left out. Raises UserError for an unknown pair.
     """
-    name = draft or run.pair.default_draft
-    known, pair = run.pair.drafts.get(name), _find(run.pair.name)
-    if known is None or name not in pair.drafts:
+    known, pair = run.pair.drafts.get(draft), _find(run.pair.name)
+    if known is None or draft not in pair.drafts:
         return {}
-    return load_heads(Path(pair.drafts[name]) / FOLDER, run.pair.target.fingerprint, known.fingerprint)
+    return load_heads(Path(pair.drafts[draft]) / FOLDER, run.pair.target.fingerprint, known.fingerprint)
 
 
 def _find(name: str) -> PairDescription:

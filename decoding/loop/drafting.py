@@ -16,7 +16,7 @@ from ..engines.compiled.readout import Reading
 from ..engines.inputs import FINAL, Branches, EncodedPrompt, encoded
 from ..errors import UserError
 from ..lookahead.base import DraftState
-from ..records.pairs import PROMPT_LOOKUP, DraftKind
+from ..records.pairs import LONGEST_MATCH, PROMPT_LOOKUP, DraftKind
 from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
 from .features import OUTSIDE, FeatureReader, Features, as_rows
@@ -275,7 +275,6 @@ class NgramDraft(ModelFreeDraft):
 
     name = PROMPT_LOOKUP.name
     abilities = DraftAbilities(certain=True, may_decline=True)
-    longest = 3
 
     def start(self, prompt: EncodedPrompt, states: States = ()) -> None:
         self._seen: list[int] = []
@@ -315,7 +314,7 @@ class NgramDraft(ModelFreeDraft):
 
     def _keys(self) -> list[tuple[int, ...]]:
         """The n-grams at the end of the text, longest first."""
-        most = min(self.longest, len(self._seen))
+        most = min(LONGEST_MATCH, len(self._seen))
         return [tuple(self._seen[-n:]) for n in range(most, 0, -1)]
 
 
