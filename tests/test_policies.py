@@ -64,7 +64,7 @@ def test_a_policy_goes_on_while_the_last_token_passes_its_threshold(policy, thre
     state = DraftState()
     assert started(policy).should_draft(state) and policy.score is None
     for value, goes_on in ((passing, True), (failing, False), (passing, True)):
-        getattr(state, policy.feature).append(value)
+        getattr(state, *policy.needs).append(value)
         assert policy.should_draft(state) is goes_on
         assert (policy.score, policy.threshold) == (pytest.approx(score_of(value)), threshold)
         assert goes_on is (policy.score <= threshold if policy.stops_above else policy.score >= threshold)

@@ -34,7 +34,7 @@ class AdaEdl(ThresholdPolicy):
     """Stops below a threshold that follows the acceptance rate."""
 
     name = "adaedl"
-    feature = "entropy"
+    needs = frozenset({"entropy"})
 
     def __init__(self, wanted: float = WANTED) -> None:
         super().__init__(FIRST)

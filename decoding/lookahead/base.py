@@ -118,23 +118,21 @@ class LookaheadPolicy(ABC):
 
 
 class ThresholdPolicy(LookaheadPolicy):
-    """A policy that drafts on while the score of the last token, made from one ``feature``, passes a threshold.
+    """A policy that drafts on while the score of the last token, made from the feature it needs, passes a threshold.
 
     The token that does not pass is still verified.
     """
 
-    feature: str
-
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
-        self.needs = frozenset({self.feature})
+        (self._feature,) = self.needs
 
     def judge(self, value: float) -> float:
         """The score of a token with this value of the feature, by default the value."""
         return value
 
     def should_draft(self, state: DraftState) -> bool:
-        values = getattr(state, self.feature)
+        values = getattr(state, self._feature)
         if not values:
             self.score = self.threshold = None
             return True

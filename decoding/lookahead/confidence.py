@@ -15,7 +15,7 @@ class Confidence(ThresholdPolicy):
     """
 
     name = "confidence"
-    feature = "p"
+    needs = frozenset({"p"})
 
 
 SPEC = PolicySpec(

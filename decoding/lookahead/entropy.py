@@ -19,7 +19,7 @@ class Entropy(ThresholdPolicy):
     """
 
     name = "entropy"
-    feature = "entropy"
+    needs = frozenset({"entropy"})
     stops_above = True
 
     def judge(self, value: float) -> float:

@@ -149,8 +149,7 @@ class PolicySpec:
     @property
     def looks_at_guesses(self) -> bool:
         """Whether it decides by features of each guess, which prompt lookup lacks."""
-        example = None if self.argument is None else self.argument.example.rpartition(":")[2]
-        return self.learned or bool(self.build(example).needs)
+        return self.learned or bool(self.policy.needs)
 
     def check(self, argument: str | None) -> None:
         """Raises UserError if ``argument`` is not valid for the policy."""

@@ -120,9 +120,7 @@ class ModelProposal:
 class ModelDraft(DraftSource):
     """A language model that proposes by ``rule`` and computes the features that a policy ``needs``."""
 
-    def __init__(
-        self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str]) -> None:
         self.name = name
         self.max_length = model.max_length
         self._model = model
