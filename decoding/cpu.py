@@ -19,7 +19,6 @@ from pathlib import Path
 
 IMITATED = "SPECULOSCOPE_CPU"
 
-
 _SWITCHES = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 _SETTINGS = {"avx2": ("AVX2", "avx2"), "avx512": ("AVX512_CORE_VNNI", "avx512"), "plain": ("SSE41", "default")}
 CLASSES = tuple(_SETTINGS)

@@ -131,7 +131,6 @@ class Replay:
         Args:
             costs: the cost curves that the policy weighs.
             paid: what the iterations cost, where that is known better (:func:`run_costs`); by default ``costs``.
-
         """
         policy.reset(LaneContext(self.chain.draft, costs, self.wanted, self.chain))
         return Simulated.priced(list(_iterate(self, policy)), self.chain, paid or costs, policy.name)
