@@ -61,15 +61,11 @@ class Argument:
             return text
         if text in self.refused:
             raise UserError(self.refused[text])
-        number = self._number(text)
-        if number is None or not self.low <= number <= self.high:
-            raise UserError(self._sentence())
-        return number
-
-    def _number(self, text: str) -> float | None:
-        if self.whole:
-            return int(text) if _WHOLE.fullmatch(text) else None
-        return float(text) if _DECIMAL.fullmatch(text) else None
+        if (_WHOLE if self.whole else _DECIMAL).fullmatch(text):
+            number = int(text) if self.whole else float(text)
+            if self.low <= number <= self.high:
+                return number
+        raise UserError(self._sentence())
 
     def _sentence(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -172,9 +168,9 @@ class PolicySpec:
         """The caption of a lane with this argument."""
         if callable(self.caption):
             return self.caption(argument)
-        default = None if self.argument is None else self.argument.default
-        shown = argument if argument is not None else "" if default is None else f"{default:g}"
-        return self.caption.replace("{argument}", shown)
+        if argument is None and self.argument is not None and self.argument.default is not None:
+            argument = f"{self.argument.default:g}"
+        return self.caption.replace("{argument}", argument or "")
 
     def scores_along(self, guesses: Guesses) -> Sequence[float]:
         """The policy's score of each guess, higher if it is likelier to hold; empty if it has none."""

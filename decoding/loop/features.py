@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,14 +14,12 @@ from ..engines.compiled.readout import TOP, Reading, readout
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
 
 
-def as_rows(logits: Any) -> np.ndarray:
+def as_rows(logits: torch.Tensor) -> np.ndarray:
     """Logits [n, vocab] as a float32 numpy array; float32 ones on the CPU as a view, not a copy."""
-    if isinstance(logits, np.ndarray):
-        return logits
     return logits.float().cpu().numpy()  # neither copies what is float32 on the CPU
 
 
-def all_rows(model: CachedModel, logits: Any) -> np.ndarray:
+def all_rows(model: CachedModel, logits: torch.Tensor) -> np.ndarray:
     """Logits that ``model`` gave, over its whole vocabulary [n, vocab]: OUTSIDE for those that its head lacks."""
     rows = as_rows(logits)
     if model.head_ids is None:
