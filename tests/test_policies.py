@@ -99,11 +99,12 @@ def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
 ALL = frozenset({"p", "entropy", "top10"})
 
 
-def reader_of(vocab: int, compiled: bool, masked: bool = False) -> FeatureReader:
-    reader = FeatureReader(vocab, masked)
+def read(needs: frozenset[str], row: np.ndarray, token: int, compiled: bool = True, masked: bool = False) -> DraftState:
+    reader, state = FeatureReader(needs, len(row), masked), DraftState()
     if not compiled:
         reader._readout = None
-    return reader
+    reader.read(state, row, token)
+    return state
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -117,7 +118,8 @@ def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked)
         row[rng.permutation(vocab)[: vocab // 2]] = -np.inf
     token = int(row.argmax()) if not masked else int(rng.choice(np.flatnonzero(np.isfinite(row))))
     before = row.copy()
-    p, _, entropy, top10 = reader_of(vocab, compiled, masked).read(row, token, ALL)
+    found = read(ALL, row, token, compiled, masked)
+    (p,), (entropy,), (top10,) = found.p, found.entropy, found.top10
     probabilities = softmax(row)
     positive = probabilities[probabilities > 0]
     assert p == pytest.approx(probabilities[token], rel=1e-4, abs=1e-30)
@@ -130,17 +132,17 @@ def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked)
 
 def test_only_what_is_asked_for():
     row = np.arange(20, dtype=np.float32)
-    assert FeatureReader(20).read(row, 19, frozenset({"p"}))[2:] == (0.0, None)
+    found = read(frozenset({"p"}), row, 19)
+    assert found.p and found.entropy == found.top10 == []
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_the_margin_is_the_lead_over_the_strongest_rival(compiled):
     row = np.array([1.0, 4.0, -np.inf, 2.5], dtype=np.float32)
     before = row.copy()
-    reader = reader_of(len(row), compiled)
 
     def margin(logits: np.ndarray, token: int) -> float:
-        return reader.read(logits, token, frozenset({"margin"})).margin
+        return read(frozenset({"margin"}), logits, token, compiled).margin[-1]
 
     assert margin(row, 1) == 1.5 and margin(row, 0) == -3.0
     np.testing.assert_array_equal(row, before)

@@ -19,7 +19,7 @@ from ..lookahead.base import DraftState
 from ..records.pairs import LONGEST_MATCH, PROMPT_LOOKUP, DraftKind
 from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
-from .features import OUTSIDE, FeatureReader, Features, as_rows
+from .features import OUTSIDE, FeatureReader, as_rows
 
 States = tuple[torch.Tensor, ...]  # hidden states of the target: for each layer [n, hidden], n tokens
 
@@ -135,7 +135,7 @@ class ModelDraft(DraftSource):
         self._all_known = self._ids is None or self._ids.max() < rule.vocab_size
         self._takes_choice = rule.name == "greedy" and self._all_known and not self.abilities.at_once
         n_choices = rule.vocab_size if self._ids is None else len(self._ids)
-        self._reader = FeatureReader(n_choices, masked=rule.name != "greedy")
+        self._reader = FeatureReader(needs, n_choices, masked=rule.name != "greedy")
 
     @classmethod
     def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
@@ -221,18 +221,12 @@ class ModelDraft(DraftSource):
 
     def read_features(self, state: DraftState, proposal: ModelProposal) -> None:
         if self._needs_logits:
-            found = self._features(proposal, state.sure)
-            state.p.append(found.p)
-            state.margin.append(found.margin)
-            state.entropy.append(found.entropy)
-            if found.top10 is not None:
-                state.top10.append(found.top10)
+            self._read_logits(state, proposal)
         if self._needs_states:
             self._read_states(state)
 
-    def _features(self, proposal: ModelProposal, sure: float) -> Features:
-        """Those that the policy needs of ``proposal``; see :meth:`.features.FeatureReader.read`."""
-        return self._reader.read(proposal.row, proposal.choice, self._needs, sure, proposal.known)
+    def _read_logits(self, state: DraftState, proposal: ModelProposal) -> None:
+        self._reader.read(state, proposal.row, proposal.choice, proposal.known)
 
     def _read_states(self, state: DraftState) -> None:
         hidden = as_rows(self._model.last_states[0])[-1].copy()
