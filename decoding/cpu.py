@@ -19,17 +19,9 @@ from pathlib import Path
 
 IMITATED = "SPECULOSCOPE_CPU"
 
-
-def _switches(onednn: str, torchs: str) -> dict[str, str]:
-    return {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": torchs}
-
-
-_SWITCHES = {
-    "avx2": _switches("AVX2", "avx2"),
-    "avx512": _switches("AVX512_CORE_VNNI", "avx512"),
-    "plain": _switches("SSE41", "default"),
-}
-CLASSES = tuple(_SWITCHES)
+_SWITCHES = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+_SETTINGS = {"avx2": ("AVX2", "avx2"), "avx512": ("AVX512_CORE_VNNI", "avx512"), "plain": ("SSE41", "default")}
+CLASSES = tuple(_SETTINGS)
 _NEEDED = {"avx2": "avx2", "avx512": "avx512f"}  # instructions, as Linux names them
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -37,7 +29,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 def imitated() -> str:
     """The class of CPUs that this process imitates; "" if none. Raises ValueError for an unknown one."""
     name = os.environ.get(IMITATED, "")
-    if name and name not in _SWITCHES:
+    if name and name not in CLASSES:
         raise ValueError(f"{IMITATED} must be one of {', '.join(CLASSES)}, not {name[:40]}.")
     return name
 
@@ -49,7 +41,7 @@ def imitate() -> None:
     """
     if (name := imitated()) and name not in possible():
         raise ValueError(f"This CPU lacks instructions of {name}: set {IMITATED} to one of {', '.join(possible())}.")
-    os.environ.update(_SWITCHES.get(name, {}))
+    os.environ.update(zip(_SWITCHES, _SETTINGS.get(name, ())))
 
 
 def possible() -> tuple[str, ...]:

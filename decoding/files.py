@@ -44,16 +44,16 @@ def costs_folder() -> Path:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes ``path`` atomically. Text is UTF-8. Raises OSError."""
-    with replacing_file(path, "wb") as file:
+    with replacing_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
-def replacing_file(path: Path, mode: str = "w") -> Iterator[IO]:
-    """Opens a temporary file in ``mode``, which then becomes ``path`` atomically, or the file that this links to;
+def replacing_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a temporary file to be written, which then becomes ``path`` atomically, or the file that this links to;
     nothing is left of it after an error. A file that is replaced keeps its permissions.
 
-    Text is UTF-8. Raises OSError, also for what is there and is no regular file.
+    Raises OSError, also for what is there and is no regular file.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -62,7 +62,7 @@ def replacing_file(path: Path, mode: str = "w") -> Iterator[IO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
-        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
+        with os.fdopen(handle, "wb") as file:
             yield file
         os.chmod(beside, permissions)
         os.replace(beside, path)

@@ -5,7 +5,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from decoding.analysis.whatif import Replay, with_costs
+from decoding.analysis.whatif import Replay, with_draft_step
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.run_file import to_plain
@@ -44,7 +44,7 @@ def _vector(random_: random.Random) -> dict[str, Any]:
         "chain": to_plain(chain),
         "costs": to_plain(costs),
         "paid": to_plain(paid),
-        "cheaper": to_plain(with_costs(costs, chain.draft, draft_step=0.03)),
+        "cheaper": to_plain(with_draft_step(costs, chain.draft, 0.03)),
         "ending": {"finish": finish, "maxNewTokens": limit or None},
         "tuned": {name: page_tuned(name, tuned[name], costs, chain.draft) for name in HEADS},
         "lanes": lanes,

@@ -3,7 +3,6 @@
 import numpy as np
 
 from decoding.lookahead.base import DraftState
-from decoding.lookahead.costaware import Row, rows_to_json
 from decoding.lookahead.costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, n_inputs
 from decoding.lookahead.disco import N_INPUTS
 from decoding.lookahead.fitted import PolicyFile
@@ -13,9 +12,7 @@ from decoding.lookahead.spec import all_specs
 from decoding.lookahead.specdecpp import HINGES
 
 FLAT_FROM = 3  # repetitions of this many tokens need no lead
-LEDGER = rows_to_json(
-    [Row(0.2, 100, (0, 0, 2, 4, 6, 8)), Row(0.5, 100, (0, 2, 10, 10, 10)), Row(0.8, 100, (60, 15, 5))]
-)
+LEDGER = [[0.2, 100, [0, 0, 2, 4, 6, 8]], [0.5, 100, [0, 2, 10, 10, 10]], [0.8, 100, [60, 15, 5]]]
 TUNED = {
     "disco": {"threshold": 0.5, "sl_max": 8, "sure_at": [[0.5, 0.6]]},
     "specdecpp": {"threshold": 0.5},

@@ -9,7 +9,7 @@ import math
 import random
 from dataclasses import replace
 
-from decoding.analysis.whatif import Replay
+from decoding.analysis.whatif import Replay, Simulated, sweep
 from decoding.lookahead.base import LookaheadPolicy
 from decoding.lookahead.fitted import make_policy
 from decoding.lookahead.lanes import parse_lane
@@ -177,7 +177,13 @@ class _Disco(LookaheadPolicy):
         self.threshold = threshold
 
     def should_draft(self, state) -> bool:
-        return not state.scores["disco"] or state.scores["disco"][-1] >= self.threshold
+        return not state.known or state.known[-1] >= self.threshold
+
+
+def simulate_lane(run: Run, lane: str, **more) -> Simulated:
+    """``lane`` on the text of ``run``; ``more``: other arguments of ``sweep``."""
+    (found,) = sweep(run, lane, **more).values()
+    return found
 
 
 def policy_of(lane: str) -> LookaheadPolicy:

@@ -154,7 +154,7 @@ def p_value(lane: str, rule_class=Sampling, draft_class=None, frequent=None, **r
         prepared.rule = rule_class(VOCAB, shaping, seed)
         run = LaneRun(prepared, parse_lane(lane), make_costs(drafts=("small", "ngram")))
         if draft_class:
-            run.source = draft_class("small", pair.draft(), prepared.rule)
+            run.source = draft_class("small", pair.draft(), prepared.rule, frozenset())
         seen[tuple(run.run().output)] += 1
     assert all(expected[text] > 0 for text in seen), "emitted what the target never would"
     common = [text for text in expected if expected[text] * DRAWS >= 5]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from decoding.analysis.steadiness import how_timed
-from decoding.analysis.whatif import simulate_lane
 from decoding.comparison import assemble
 from decoding.comparison import compare as compare_module
 from decoding.comparison.compare import Comparison, compare
@@ -22,6 +21,7 @@ from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
 from .fakes import until
+from .runs import simulate_lane
 from .toy import ToyPair, finished_run, shape_of, unknown
 
 LANES = ["autoregressive", "static:4", "confidence:0.5", "oracle", "ngram/static:2", "weak/heuristic"]

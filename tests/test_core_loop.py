@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.analysis.whatif import simulate_lane
 from decoding.comparison.annotate import fate_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
@@ -22,7 +21,7 @@ from decoding.records.proposal import SHARPNESS, Proposal, path_to
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
-from .runs import make_costs
+from .runs import make_costs, simulate_lane
 from .toy import ToyModel, ToyPair, quick_run, shape_of
 
 COSTS = make_costs(drafts=("small", "weak", "ngram"))

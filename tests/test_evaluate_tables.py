@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from decoding.analysis.bootstrap import Bootstrap, clock_noise
-from decoding.analysis.whatif import with_costs
+from decoding.analysis.whatif import with_draft_step
 from decoding.cli.evaluate import show_result
 from decoding.comparison.costs import smooth_costs
 from decoding.errors import UserError
@@ -273,7 +273,7 @@ def test_at_the_break_even_cost_the_best_static_gains_nothing():
     samples, costs = make_samples(6), replace(COSTS, first_step={"shallow": 0.07})
     sweep = [replay_lane(lane, samples, costs) for lane in static_lanes()]
     c = break_even_c(sweep)
-    at = with_costs(costs, "shallow", draft_step=c)
+    at = with_draft_step(costs, "shallow", c)
     best = max(replay_lane(lane, samples, at).speedup for lane in static_lanes())
     assert best == pytest.approx(1.0)
 

@@ -11,7 +11,7 @@ import pytest
 
 from decoding.analysis.tuning import Bench, Chosen, choose
 from decoding.analysis.validation import FILE, FOLLOWED, MAX_BYTES, SCHEMA, read_validation, write_validation
-from decoding.analysis.whatif import Replay, simulate_lane
+from decoding.analysis.whatif import Replay, sweep
 from decoding.backends.recorded import RECORDINGS
 from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER, heads_of, load_heads, make_policy, write_policy
@@ -21,7 +21,7 @@ from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Costs, Guesses
 
 from .learned_heads import TUNED, make_file, make_head
-from .runs import make_run, untimed
+from .runs import make_run, simulate_lane, untimed
 
 TARGET, DRAFT = "t" * 16, "d" * 16
 HEADS = {policy: make_head(policy) for policy in TUNED}
@@ -35,12 +35,13 @@ def test_what_if_takes_only_policies_that_were_fitted_for_the_weights_of_the_run
     write_policy(tmp_path / FOLDER, make_file("disco"))
     run.pair.target.fingerprint = "x" if changed == "target" else TARGET
     run.pair.drafts["shallow"].fingerprint = "x" if changed == "draft" else DRAFT
-    assert set(heads_of(run)) == (set() if changed else {"disco"})
+    assert set(heads_of(run, "shallow")) == (set() if changed else {"disco"})
     if changed:
         with pytest.raises(UserError, match=f"fitted for another {changed}"):
             simulate_lane(run, "disco")
     else:
-        assert simulate_lane(run, "disco").iterations == simulate_lane(run, "disco", heads_of(run)).iterations
+        given = simulate_lane(run, "disco", heads=heads_of(run, "shallow"))
+        assert simulate_lane(run, "disco").iterations == given.iterations
         run.chains["shallow"].along.scores.clear()  # as in a run from before the policy was fitted
         with pytest.raises(UserError, match="recorded without disco's scores: run its prompt again"):
             simulate_lane(run, "disco")
@@ -214,4 +215,4 @@ def test_no_example_of_the_page_is_lost_to_plain_decoding_by_all_learned_policie
     assert len(runs) > 8
     for run in runs:
         lanes = [parse_lane(f"{policy}:{text}") for policy, text in chosen.arguments.items()]
-        assert max(simulate_lane(run, lane, heads).speedup for lane in lanes) > 1, run.id
+        assert max(one.speedup for one in sweep(run, lanes, heads=heads).values()) > 1, run.id

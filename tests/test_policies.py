@@ -18,19 +18,20 @@ from decoding.lookahead.confidence import Confidence
 from decoding.lookahead.costtree import EXPECTED, CostTree
 from decoding.lookahead.entropy import Entropy
 from decoding.lookahead.heuristic import Heuristic
-from decoding.lookahead.oracle import BestOracle, Oracle
+from decoding.lookahead.oracle import Oracle
 from decoding.lookahead.throughput import PRIOR, START, WINDOW, Throughput
 from decoding.loop.features import FeatureReader
 from decoding.loop.sampling import softmax
-from decoding.records.proposal import Proposal
-from decoding.records.trace import Costs
+from decoding.records.trace import Chain, Costs, Guesses
 from tests.runs import make_costs
 
 COSTS = make_costs(0.1, 0.02, drafts=["small"])
 
 
-def started(policy: LookaheadPolicy, costs: Costs = COSTS, holds=None) -> LookaheadPolicy:
-    policy.reset(LaneContext("small", costs, 100, holds))
+def started(policy: LookaheadPolicy, costs: Costs = COSTS, match: Sequence[bool] = ()) -> LookaheadPolicy:
+    """``match``: whether the guess for each token of a text holds."""
+    chain = Chain("small", [1] * len(match), Guesses([*map(int, match)], [], []), {})
+    policy.reset(LaneContext("small", costs, len(match), chain))
     return policy
 
 
@@ -63,14 +64,14 @@ def test_a_policy_goes_on_while_the_last_token_passes_its_threshold(policy, thre
     state = DraftState()
     assert started(policy).should_draft(state) and policy.score is None
     for value, goes_on in ((passing, True), (failing, False), (passing, True)):
-        getattr(state, policy.feature).append(value)
+        getattr(state, *policy.needs).append(value)
         assert policy.should_draft(state) is goes_on
         assert (policy.score, policy.threshold) == (pytest.approx(score_of(value)), threshold)
         assert goes_on is (policy.score <= threshold if policy.stops_above else policy.score >= threshold)
 
 
 def test_the_oracle_drafts_what_holds_and_its_cap_is_its_own():
-    policy = started(Oracle(), holds=[3, 2, 1, 0, 40].__getitem__)
+    policy = started(Oracle(), match=[True] * 3 + [False] + [True] * 40)
     assert [policy.planned(at) for at in range(5)] == [3, 2, 1, 0, 40] and policy.cap is None
     assert Oracle(20).cap == 20
 
@@ -79,8 +80,7 @@ def test_the_oracle_drafts_what_holds_and_its_cap_is_its_own():
 def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
     holds = [len(list(itertools.takewhile(bool, match[at:]))) for at in range(len(match))]
     costs = replace(COSTS, draft_step={"small": c})
-    policy = BestOracle()
-    policy.reset(LaneContext("small", costs, len(match), lambda at: holds[at], len(match)))
+    policy = started(Oracle("best"), costs, match)
 
     def price(start, choose):
         if start >= len(match):
@@ -99,11 +99,12 @@ def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
 ALL = frozenset({"p", "entropy", "top10"})
 
 
-def reader_of(vocab: int, compiled: bool, masked: bool = False) -> FeatureReader:
-    reader = FeatureReader(vocab, masked)
+def read(needs: frozenset[str], row: np.ndarray, token: int, compiled: bool = True, masked: bool = False) -> DraftState:
+    reader, state = FeatureReader(needs, len(row), masked), DraftState()
     if not compiled:
         reader._readout = None
-    return reader
+    reader.read(state, row, token)
+    return state
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -117,7 +118,8 @@ def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked)
         row[rng.permutation(vocab)[: vocab // 2]] = -np.inf
     token = int(row.argmax()) if not masked else int(rng.choice(np.flatnonzero(np.isfinite(row))))
     before = row.copy()
-    p, _, entropy, top10 = reader_of(vocab, compiled, masked).read(row, token, ALL)
+    found = read(ALL, row, token, compiled, masked)
+    (p,), (entropy,), (top10,) = found.p, found.entropy, found.top10
     probabilities = softmax(row)
     positive = probabilities[probabilities > 0]
     assert p == pytest.approx(probabilities[token], rel=1e-4, abs=1e-30)
@@ -130,17 +132,17 @@ def test_features_are_those_of_the_softmax(compiled, seed, vocab, scale, masked)
 
 def test_only_what_is_asked_for():
     row = np.arange(20, dtype=np.float32)
-    assert FeatureReader(20).read(row, 19, frozenset({"p"}))[2:] == (0.0, None)
+    found = read(frozenset({"p"}), row, 19)
+    assert found.p and found.entropy == found.top10 == []
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_the_margin_is_the_lead_over_the_strongest_rival(compiled):
     row = np.array([1.0, 4.0, -np.inf, 2.5], dtype=np.float32)
     before = row.copy()
-    reader = reader_of(len(row), compiled)
 
     def margin(logits: np.ndarray, token: int) -> float:
-        return reader.read(logits, token, frozenset({"margin"})).margin
+        return read(frozenset({"margin"}), logits, token, compiled).margin[-1]
 
     assert margin(row, 1) == 1.5 and margin(row, 0) == -3.0
     np.testing.assert_array_equal(row, before)
@@ -166,33 +168,19 @@ def test_too_little_accepted_raises_the_threshold_and_enough_lowers_it_but_not_w
         assert threshold(made) == level
 
 
-def test_the_wanted_rate_is_what_the_loop_settles_at():
-    """A draft whose guesses hold with the bound's probability: a higher target rate drafts less."""
-
-    def settled(wanted: float) -> float:
-        made = started(AdaEdl(wanted))
-        for step in range(400):
-            level = threshold(made)
-            made.observe(10, round(10 * min(1.0, 0.4 + 0.6 * level)) - (step % 2))
-        return threshold(made)
-
-    assert settled(0.6) < settled(0.8) < settled(0.95)
-
-
 def test_costtree_by_hand():
     costs = make_costs(0.1, 0.05, drafts=["small"], first_step={"small": 0.1}, overhead=0.0)
     made, state, hits = started(CostTree(), costs), DraftState(), EXPECTED
     spent, gained = made._spent, made._gained
-    deep, wide, none = Proposal([1, 2], [-1, 0]), Proposal([1, 2, 3], [-1, 0, 0]), Proposal()
-    for tree, path in ((deep, [0, 1]), (wide, [0]), (none, []), (none, [])):
+    for parents, path in (([-1, 0], [0, 1]), ([-1, 0, 0], [0]), ([], []), ([], [])):
         state.begin(0)
         made.should_read(state, 0.9)
         assert (made.score, made.threshold) == pytest.approx((0.9 * hits, (0.1 + 0.1 + 0.05) * gained / spent))
         state.tokens.append(1)
         made.should_read(state, 0.5)
         assert (made.score, made.threshold) == pytest.approx((0.5 * hits, (0.1 + 0.05) * gained / spent))
-        made.observe_tree(tree, path)
-        n = len(tree.tokens)
+        n, state.parents, state.steps = len(parents), parents, [(True, node, 0.5) for node in (-1, 0)]
+        made.observe_tree(state, path)
         spent += 0.05 * (costs.iteration(n, "small", n_steps=2) - spent)
         gained += 0.05 * (len(path) + 1 - gained)
         for held in (True, len(path) > 1) if n else (True,):  # the places that had guesses; without any it is hopeful
@@ -287,4 +275,4 @@ def test_stepwise_and_planned_are_one():
     state = DraftState()
     while made.should_draft(state):
         state.tokens.append(1)
-    assert state.n_drafted == made.planned(0)
+    assert len(state.tokens) == made.planned(0)

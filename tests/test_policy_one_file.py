@@ -48,11 +48,10 @@ class Alternate(PlannedPolicy):
 
 
 SPEC = PolicySpec(
-    name="alternate",
+    Alternate,
     title="Alternating",
     caption="one guess and {argument} guesses in turn",
     source="a test",
-    make=Alternate,
     order=25,
     argument=Argument("longer SL", 2, 20, "alternate:6", whole=True, default=4, sweep=(2, 6, 12)),
     offered=("alternate:6",),

@@ -18,7 +18,6 @@ from transformers import (
 )
 from transformers.modeling_layers import MtpModel
 
-from decoding.analysis.whatif import sweep
 from decoding.comparison.recorder import SEAM, Recorder
 from decoding.errors import UserError
 from decoding.records.generate import ENGINE, why_no_chain
@@ -29,6 +28,7 @@ from viz.figures.race import draw_run
 from viz.player.payload import run_payload
 
 from .commands import command
+from .runs import simulate_lane
 from .tiny_models import make_lively_pair, make_model, tiny_config
 
 PROMPT = "ab ab ab ab"
@@ -278,7 +278,7 @@ def test_a_text_that_was_not_verified_is_refused(tiny, monkeypatch):
 def test_commands_show_it_and_say_what_such_a_run_cannot_do(tiny, tmp_path):
     run, _ = record(tiny, {}, {"assistant_model": tiny.draft})
     with pytest.raises(UserError, match="recorded from transformers' generate, which shows only the tokens"):
-        sweep(run, "static:1..4")
+        simulate_lane(run, "static:4")
     save_run(run, tmp_path / "run.json")
     status, out, _ = command("show", str(tmp_path / "run.json"))
     assert status == 0 and "assisted" in out and "Same text in both lanes." in out

@@ -162,7 +162,7 @@ class TimedRun:
         # Through memory: torch hides a full disk's OSError when it writes the file itself.
         content = io.BytesIO()
         torch.save(state, content)
-        with replacing_file(self.path, "wb") as file:
+        with replacing_file(self.path) as file:
             file.write(content.getbuffer())
 
     def log(self, **figures: float) -> None:

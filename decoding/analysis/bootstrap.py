@@ -26,8 +26,8 @@ class Interval(NamedTuple):
 class Bootstrap:
     """Resamples ``n`` prompts with replacement; all figures use the same draws, so that paired values stay paired."""
 
-    def __init__(self, n: int, draws: int = DRAWS, seed: int = 0) -> None:
-        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), size=draws)
+    def __init__(self, n: int) -> None:
+        drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1.0 / n), size=DRAWS)
         self._counts = np.vstack([np.ones((1, n)), drawn])  # row 0: the prompts as they are
 
     def interval(self, figure: Callable[[Total], np.ndarray]) -> Interval:

@@ -48,27 +48,24 @@ def simulate_trees(
     if policy.cap > TREE_CAP:
         raise UserError(f"Trees are recorded up to {TREE_CAP} guesses: the policy {policy.name} may grow larger ones.")
     policy.reset(LaneContext(chain.draft, costs, max_new_tokens))
-    n_tokens, start, cost = len(chain.target), 0, 0.0
     iterations, steps = [], []
-    state = DraftState()
-    while start < n_tokens:
+    state, start = DraftState(), 0
+    while start < len(chain.target):
         state.begin(start)
-        reads, path = _grow(growths[start], policy, state)
+        path = _grow(growths[start], policy, state)
         drafted = len(state.tokens)
         policy.observe(drafted, len(path))
         policy.observe_tree(state, path)
         iterations.append((start, drafted, len(path)))
-        steps.append(reads)
-        cost += costs.iteration(drafted, chain.draft, policy.name, reads)
+        steps.append(state.reads)
         start += len(path) + 1
-    plain = n_tokens * costs.iteration(0, None)
-    return Simulated(iterations, n_tokens, cost, plain / cost if cost else 1.0, steps)
+    return Simulated.priced(iterations, chain, costs, policy.name, steps)
 
 
-def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> tuple[int, list[int]]:
-    """Fills ``state`` with the guesses up to where ``policy`` or its cap stops.
+def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> list[int]:
+    """Fills ``state`` with the steps up to where ``policy`` or its cap stops.
 
-    Returns the number of draft passes, and which of the guesses the target accepts.
+    Returns which of its guesses the target accepts.
     """
     parents: list[int] = []
     state.parents = parents
@@ -82,10 +79,11 @@ def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> tuple[int, l
         if reads and node in own:
             if policy.should_read(state, chance):
                 was_read.add(node)
+                state.steps.append((True, node, chance))
         elif not reads and node in was_read:
             if not policy.should_guess(state, chance):
                 break
             own[recorded - 1] = len(parents)
             parents.append(own[node])
             state.tokens.append(0)  # which token it is matters to no policy
-    return len(was_read), [own[hit] for hit in growth.hits if hit in own]
+    return [own[hit] for hit in growth.hits if hit in own]

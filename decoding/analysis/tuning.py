@@ -21,7 +21,6 @@ from ..files import costs_folder
 from ..lookahead.base import SL_CAP, LookaheadPolicy
 from ..lookahead.costaware import Row
 from ..lookahead.heads import Head
-from ..lookahead.oracle import Oracle
 from ..lookahead.spec import all_specs
 from ..lookahead.static import Static
 from ..records.machine import describe_machine
@@ -167,10 +166,6 @@ class Bench:
         """(SL, latency per token) of the best static policy."""
         found = {sl: self.latency(Static(sl)) for sl in range(1, SL_CAP + 1)}
         return min(found.items(), key=lambda item: item[1])
-
-    def oracle(self) -> float:
-        """Latency per token of the oracle."""
-        return self.latency(Oracle(None))
 
     def best_argument(self, policy: str, head: Head) -> tuple[float, str]:
         """(latency per token, argument) of a learned policy, at the best of its ``tuned`` arguments."""

@@ -12,15 +12,16 @@ that the draft had nothing to propose.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 
 from ..errors import UserError
 from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
 from ..lookahead.fitted import heads_of, make_policy
 from ..lookahead.heads import Head
-from ..lookahead.lanes import Lane, expand_lanes, parse_lane
+from ..lookahead.lanes import Lane, expand_lanes
 from ..records.generate import why_no_chain
 from ..records.trace import Chain, Costs, Finish, Guesses, Run
 from .counts import Counts
@@ -40,6 +41,23 @@ class Simulated:
     cost: float
     speedup: float  # over the autoregressive lane at the same costs
     steps: list[int] | None = None  # draft passes of each iteration; None for chains: one for each guess
+
+    @classmethod
+    def priced(
+        cls,
+        iterations: list[tuple[int, int, int]],
+        chain: Chain,
+        costs: Costs,
+        policy: str,
+        steps: list[int] | None = None,
+    ) -> Simulated:
+        """The iterations of ``policy`` on the chain's text. Each costs ``first + n (c + decision) + v(n + 1) + o``; the
+        speedup is ``n_tokens (v(1) + o) / cost``.
+        """
+        sizes = Counter(zip((n for _, n, _ in iterations), repeat(None) if steps is None else steps))
+        cost = sum(times * costs.iteration(n, chain.draft, policy, passes) for (n, passes), times in sizes.items())
+        plain = len(chain.target) * costs.iteration(0, None)
+        return cls(iterations, len(chain.target), cost, plain / cost if cost else 1.0, steps)
 
     @property
     def counts(self) -> Counts:
@@ -111,19 +129,11 @@ class Replay:
         """The iterations of ``policy`` on the text, and their cost.
 
         Args:
-            costs: the cost curves that the policy weighs, see :func:`with_costs` for others.
+            costs: the cost curves that the policy weighs.
             paid: what the iterations cost, where that is known better (:func:`run_costs`); by default ``costs``.
-
-        Returns:
-            cost: sum over iterations of ``first + n * (c + decision) + v(n + 1) + o``;
-            speedup: ``n_tokens * (v(1) + o) / cost``.
         """
-        chain, paid = self.chain, paid or costs
-        policy.reset(LaneContext(chain.draft, costs, self.wanted, chain.holds, self.n_tokens))
-        iterations = list(_iterate(self, policy))
-        cost = _cost(iterations, paid, chain.draft, policy.name)
-        plain = self.n_tokens * paid.iteration(0, None)
-        return Simulated(iterations, self.n_tokens, cost, plain / cost if cost else 1.0)
+        policy.reset(LaneContext(self.chain.draft, costs, self.wanted, self.chain))
+        return Simulated.priced(list(_iterate(self, policy)), self.chain, paid or costs, policy.name)
 
 
 def _runs_that_hold(chain: Chain) -> list[int]:
@@ -140,8 +150,7 @@ def _n_guesses(tail: Guesses | None) -> int:
 
 
 def _iterate(replay: Replay, policy: LookaheadPolicy) -> Iterator[tuple[int, int, int]]:
-    state = DraftState(scores={head: [] for head in replay.chain.along.scores})
-    start, wanted = 0, replay.wanted
+    state, start, wanted = DraftState(), 0, replay.wanted
     while start < replay.n_tokens:
         most = min(wanted - start - 1, replay.reach[start])
         if policy.cap is not None:
@@ -165,41 +174,21 @@ def _draft(replay: Replay, policy: LookaheadPolicy, state: DraftState, start: in
         state.tokens.append(choice)
         state.p.append(guesses.p[at])
         state.entropy.append(guesses.entropy[at])
-        for head, scores in guesses.scores.items():
-            state.scores[head].append(scores[at])
+        if policy.name in guesses.scores:
+            state.known.append(guesses.scores[policy.name][at])
         drafted += 1
     return drafted
 
 
-def _cost(iterations: Sequence[tuple[int, int, int]], costs: Costs, draft: str, policy: str) -> float:
-    lengths = Counter(drafted for _, drafted, _ in iterations)
-    return sum(n * costs.iteration(length, draft, policy) for length, n in lengths.items())
-
-
-def with_costs(
-    costs: Costs,
-    draft: str,
-    *,
-    draft_step: float | None = None,
-    verify_curve: list[float] | None = None,
-) -> Costs:
-    """``costs`` with other curves: what if the draft were cheaper, or verifying free?
-
-    ``draft_step``: of a draft that makes all guesses of an iteration with the first, what they cost together.
+def with_draft_step(costs: Costs, draft: str, step: float) -> Costs:
+    """``costs`` with another c of ``draft``, with which its first step scales. Of a draft that makes all guesses of an
+    iteration with the first, ``step`` is what they cost together.
     """
-    if verify_curve is not None:
-        costs = replace(costs, verify_curve=verify_curve)
-    if draft_step is None:
-        return costs
     first, known = costs.first_step.get(draft, 0.0), costs.draft_step[draft]
     if guesses_at_once(costs, draft):
-        return replace(costs, first_step={**costs.first_step, draft: draft_step})
-    scaled = first * draft_step / known if known else 0.0
-    return replace(
-        costs,
-        draft_step={**costs.draft_step, draft: draft_step},
-        first_step={**costs.first_step, draft: scaled},
-    )
+        return replace(costs, first_step={**costs.first_step, draft: step})
+    scaled = first * step / known if known else 0.0
+    return replace(costs, draft_step={**costs.draft_step, draft: step}, first_step={**costs.first_step, draft: scaled})
 
 
 def guesses_at_once(costs: Costs, draft: str) -> bool:
@@ -207,37 +196,27 @@ def guesses_at_once(costs: Costs, draft: str) -> bool:
     return costs.first_step.get(draft, 0.0) > AT_ONCE * costs.draft_step.get(draft, 0.0)
 
 
-def simulate_lane(
-    run: Run, lane: str | Lane, heads: Mapping[str, Head] | None = None, cost_ratio: float | None = None
-) -> Simulated:
-    """Simulates ``lane`` on the text of ``run``: it decides by the recorded curves and pays the run's own costs.
+def sweep(
+    run: Run, lanes: str | Iterable[Lane], cost_ratio: float | None = None, heads: Mapping[str, Head] | None = None
+) -> dict[str, Simulated]:
+    """Simulates ``lanes``, also of a text with ranges ("static:1..16"), on the text of ``run``: they decide by the
+    recorded curves and pay the run's own costs.
 
     Args:
-        heads: fitted heads of the lane's draft, which the learned policies need; None: those that are installed.
-        cost_ratio: another c for the lane's draft, which it weighs and pays; as draft_step of :func:`with_costs`.
+        cost_ratio: another c for each lane's draft, which it weighs and pays; see :func:`with_draft_step`.
+        heads: fitted heads of the lanes' draft, which the learned policies need; None: those that are installed.
 
     Raises:
-        UserError: the run has no chain for the lane's draft, a learned policy has no head, or the ratio is none.
+        UserError: the run has no chain for a lane's draft, a learned policy has no head, or the ratio is none.
     """
-    return next(iter(sweep(run, [lane], heads, cost_ratio).values()))
-
-
-def sweep(
-    run: Run,
-    lanes: str | Iterable[str | Lane],
-    heads: Mapping[str, Head] | None = None,
-    cost_ratio: float | None = None,
-) -> dict[str, Simulated]:
-    """:func:`simulate_lane` for several lanes or for lane text with ranges ("static:1..16"), keyed by lane."""
     if cost_ratio is not None and not 0.0 <= cost_ratio <= MAX_RATIO:
         raise UserError(f"The cost ratio must be a number from 0 to {MAX_RATIO:,}, not {cost_ratio}.")
-    asked = expand_lanes(lanes) if isinstance(lanes, str) else lanes
     replays: dict[str, Replay] = {}
     found, own = {}, run_costs(run)
-    for lane in (parse_lane(one) if isinstance(one, str) else one for one in asked):
+    for lane in expand_lanes(lanes) if isinstance(lanes, str) else lanes:
         draft = _draft_of(run, lane)
         replay = replays.get(draft) or replays.setdefault(draft, Replay.of_run(run, draft))
-        paid = own if cost_ratio is None else with_costs(own, draft, draft_step=cost_ratio)
+        paid = own if cost_ratio is None else with_draft_step(own, draft, cost_ratio)
         weighed = run.costs if cost_ratio is None else paid
         fitted = heads_of(run, draft) if heads is None and lane.is_learned else heads
         if lane.is_learned and lane.policy not in replay.chain.along.scores:

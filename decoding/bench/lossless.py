@@ -147,10 +147,7 @@ class _Checker:
         policy.cap = cap
         draft = lane.draft or self._pair.default_draft
         costs = replace(COSTS, draft_step={draft: 0.1})
-        context = LaneContext(draft, costs, self._limits.max_new_tokens, prompt=self._prompt.ids)
-        if lane.is_oracle:
-            context.holds, context.n_tokens = self._chain.holds, len(self._chain.target)
-        policy.reset(context)
+        policy.reset(LaneContext(draft, costs, self._limits.max_new_tokens, self._chain, self._prompt.ids))
         return policy, self._sources[draft]
 
 

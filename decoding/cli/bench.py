@@ -19,9 +19,10 @@ import typer
 from rich.markdown import Markdown
 from rich.text import Text
 
+from ..analysis.validation import policies_digest
 from ..errors import UserError, explained
 from ..files import Lines, digest_of, write_whole
-from ..lookahead.fitted import digest_of_policies
+from ..lookahead.fitted import FOLDER
 from ..records.pairs import MODEL_FREE
 from ..records.text import counted
 from .console import (
@@ -192,7 +193,7 @@ def _lines(path: Path | None, pair: Pair, setting: dict[str, object]) -> Lines |
         for name, info in (("target", target), ("draft", draft))
     }
     folder = pair.draft_folders.get(pair.default_draft)
-    return Lines(path, models | {"policies": digest_of_policies(folder) if folder else ""} | setting)
+    return Lines(path, models | {"policies": policies_digest(folder / FOLDER) if folder else ""} | setting)
 
 
 def _kept_counts(lines: Lines | None, prompts: Sequence[Prompt]) -> Counts:

@@ -29,10 +29,7 @@ class LaneRun:
         draft = prepared.draft_of(lane)
         self._policy = prepared.policy(lane)
         self.source = prepared.source(draft, self._policy.needs)
-        self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens, prompt=prepared.prompt.ids)
-        if chain is not None:
-            self._context.holds = chain.holds
-            self._context.n_tokens = len(chain.target)
+        self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens, chain, prepared.prompt.ids)
 
     def decode(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[RawIteration]:
         """Yields the lane's iterations as they happen. Time between iterations is not counted."""

@@ -14,8 +14,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..files import cache_folder, safe_name
 from ..lookahead.lanes import Lane, parse_lane
-from ..loop.drafting import NgramDraft
-from ..records.pairs import MODELS, PROMPT_LOOKUP, TEXT_MODEL, PairDescription, embedded_pairs
+from ..records.pairs import LONGEST_MATCH, MODELS, PROMPT_LOOKUP, TEXT_MODEL, PairDescription, embedded_pairs
 from ..records.weights import GgufRecord, fingerprint, read_record
 from .results import Draft, EvaluationResult, Figure
 
@@ -158,7 +157,7 @@ def settings_titles(draft: Draft, lane: Lane) -> tuple[str, str]:
 def transformers_settings(draft: Draft, lane: Lane, source: str, target: str) -> str:
     """Python code for transformers' assisted generation, with its nearest policy if it lacks this one."""
     if draft.name == PROMPT_LOOKUP.name:
-        lookup = f"prompt_lookup_num_tokens={draft.best_sl}, max_matching_ngram_size={NgramDraft.longest}"
+        lookup = f"prompt_lookup_num_tokens={draft.best_sl}, max_matching_ngram_size={LONGEST_MATCH}"
         return f"model.generate(**inputs, do_sample=False, {lookup})"
     tokens, schedule, threshold = draft.best_sl, "constant", 0.0
     nearest = ""
@@ -183,7 +182,7 @@ def vllm_settings(draft: Draft, source: str, target: str) -> str:
     """A command line for vLLM, whose SL is fixed: this draft's best static one."""
     if draft.name == PROMPT_LOOKUP.name:
         config = {"method": "ngram", "num_speculative_tokens": draft.best_sl}
-        config |= {"prompt_lookup_min": 1, "prompt_lookup_max": NgramDraft.longest}
+        config |= {"prompt_lookup_min": 1, "prompt_lookup_max": LONGEST_MATCH}
     else:
         config = {"method": "draft_model", "model": source, "num_speculative_tokens": draft.best_sl}
     return shlex.join(["vllm", "serve", target, "--speculative-config", json.dumps(config)])

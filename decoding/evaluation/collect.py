@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from ..analysis.trees import Growth
+from ..analysis.validation import policies_digest
 from ..comparison.chain import chain_of, grow_along
 from ..comparison.costs import Timer, measure_decision, smooth_costs
 from ..comparison.kept_texts import KeptTexts, quickest_lane
@@ -32,7 +33,7 @@ from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..files import Lines, digest_of, safe_name
 from ..lookahead.base import TREE_CAP
-from ..lookahead.fitted import digest_of_policies
+from ..lookahead.fitted import FOLDER
 from ..lookahead.lanes import parse_lane
 from ..loop.acceptance import Greedy
 from ..loop.drafting import MODEL_FREE
@@ -316,7 +317,7 @@ class Collector:
     def _digests(self) -> dict[str, str]:
         """Draft -> digest of its fitted policies: refitting makes old scores stale."""
         return {
-            draft: digest_of_policies(folder)
+            draft: policies_digest(folder / FOLDER)
             for draft, folder in self.pair.draft_folders.items()
             if draft in self.drafts
         }

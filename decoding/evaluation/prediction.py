@@ -169,7 +169,7 @@ class Corrected(LookaheadPolicy):
         self._policy, self._too_soon, self._too_late = policy, too_soon, too_late
 
     def reset(self, context: LaneContext) -> None:
-        self._holds = context.known_holds()
+        self._holds = context.known_chain().holds
         self._policy.reset(context)
 
     def planned(self, start: int) -> int | None:

@@ -7,9 +7,9 @@ The costs tried here keep all that was measured but v(n), of whose growth they l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from ..analysis.bootstrap import Bootstrap
-from ..analysis.whatif import with_costs
 from ..lookahead.base import TREE_CAP
 from ..lookahead.heads import Head
 from ..lookahead.lanes import is_usable
@@ -31,14 +31,14 @@ GROWTHS = {  # the curves that are tried, by their names in the metrics
 TITLE = "Trees and chains, by the growth of v(n)"
 
 
-def grown(costs: Costs, draft: str, growth: str) -> Costs:
+def grown(costs: Costs, growth: str) -> Costs:
     """``costs`` with the curve of that name in GROWTHS."""
     sizes = range(1, 2 * TREE_CAP + 1)
     if growth == "flat":
         curve = [1.0 + max(0.0, costs.verify(n) - costs.verify(FLAT)) if n > FLAT else 1.0 for n in sizes]
     else:
         curve = [1.0 + float(growth) * (costs.verify(n) - 1.0) for n in sizes]
-    return with_costs(costs, draft, verify_curve=curve)
+    return replace(costs, verify_curve=curve)
 
 
 def tree_figures(
@@ -57,7 +57,7 @@ def tree_figures(
     trees = [label for label in lanes if is_tree(label)]
     chains = chain_candidates([lane for label, lane in lanes.items() if is_usable(lane) and label not in trees])
     for growth in GROWTHS:
-        there = grown(costs, draft, growth)
+        there = grown(costs, growth)
         best = best_of(chains, validation, there, heads)
         chain = replay_lane(best, samples, there, heads)
         yield chain.speedup_figure(metric=f"best_chain@{growth}")
@@ -72,7 +72,7 @@ def trees_table(result: EvaluationResult) -> Table | None:
     best = {one.metric.partition("@")[2]: one for one in result.figures if one.metric.startswith("best_chain@")}
     if not best:
         return None
-    curves = {growth: grown(result.setting.costs, result.setting.draft, growth) for growth in best}
+    curves = {growth: grown(result.setting.costs, growth) for growth in best}
 
     def v(n: int) -> Column:
         return Column(f"v({n})", lambda growth: Cell(f"{curves[growth].verify(n):.2f}", curves[growth].verify(n)))

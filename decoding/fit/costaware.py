@@ -12,7 +12,7 @@ from torch import nn
 
 from ..analysis.whatif import Replay
 from ..lookahead.base import SL_CAP
-from ..lookahead.costaware import CostAware, Row, head_from, rows_to_json, updated
+from ..lookahead.costaware import CostAware, Row, head_from, updated
 from ..lookahead.costaware_heads import (
     FEATURES_OF_NETWORKS,
     N_POINTS,
@@ -114,7 +114,7 @@ def _settings(one: Calibrated) -> dict[str, Any]:
     chances = fit_chances(one.recorded) | {"first": first_guesses(one.recorded)}
     head = head_from(one.trained.weights, one.trained.architecture, chances | {"sl_max": one.cap})
     rows = [one.bench.row(CostAware(1.0, head, threshold=t), t) for t in THRESHOLDS]
-    return chances | {"ledger": rows_to_json(rows)}
+    return chances | {"ledger": rows}
 
 
 def fit_chances(recorded: Sequence[Replay]) -> dict[str, Any]:
@@ -150,6 +150,6 @@ PROVISIONAL = {
     "recent": 0.5,
     "caution": 1.0,
     "sl_max": SL_CAP,
-    "ledger": rows_to_json([Row(0.5, 2, (0, 1))]),
+    "ledger": [Row(0.5, 2, (0, 1))],
 }
 FITTER = Fitter(_train, _calibrate, PROVISIONAL, _settings)

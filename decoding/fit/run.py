@@ -33,6 +33,7 @@ from ..lookahead.fitted import FOLDER, PolicyFile, load_heads, write_policy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.ngrams import read_ngrams
+from ..lookahead.oracle import Oracle
 from ..loop.acceptance import Greedy
 from ..records.request import CompareRequest
 from ..records.trace import Costs, Finish
@@ -201,7 +202,7 @@ def _choose(
     yardsticks = {
         "static_opt": static_sl,
         "static_opt_latency": round(static_latency, 5),
-        "oracle_latency": round(bench.oracle(), 5),
+        "oracle_latency": round(bench.latency(Oracle()), 5),
         "costs": {
             "c": costs.draft_step[job.draft],
             "v": costs.verify_curve,

@@ -34,7 +34,7 @@ class AdaEdl(ThresholdPolicy):
     """Stops below a threshold that follows the acceptance rate."""
 
     name = "adaedl"
-    feature = "entropy"
+    needs = frozenset({"entropy"})
 
     def __init__(self, wanted: float = WANTED) -> None:
         super().__init__(FIRST)
@@ -59,15 +59,12 @@ class AdaEdl(ThresholdPolicy):
 
 
 SPEC = PolicySpec(
-    name="adaedl",
+    AdaEdl,
     title="AdaEDL",
     caption="keeps guessing while the small model is sure; learns how sure, so that {argument} of all guesses hold",
     source="AdaEDL (Agrawal et al. 2024), Draft & Verify (Zhang et al. 2024)",
-    make=AdaEdl,
     order=70,
     argument=Argument("wanted acceptance rate", 0.0, 1.0, "adaedl:0.8", default=WANTED, sweep=TWENTIETHS),
-    offered=("adaedl",),
-    evaluated=("adaedl",),
     score=Score(
         "The score estimates, from the entropy of the small model's choice, the chance that the guess holds. Below the "
         "line, the policy stops and checks. After each check the line moves towards the wanted share of guesses that "

@@ -16,13 +16,10 @@ class Autoregressive(PlannedPolicy):
 
 
 SPEC = PolicySpec(
-    name="autoregressive",
+    Autoregressive,
     title="Plain",
     caption="the big model alone, one token per pass",
     source="plain decoding",
-    make=Autoregressive,
     order=0,
-    offered=("autoregressive",),
-    evaluated=("autoregressive",),
     plain=True,
 )

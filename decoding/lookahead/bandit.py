@@ -95,12 +95,9 @@ def _soft_minimum(losses: np.ndarray, eta: float) -> float:
 
 
 SPEC = PolicySpec(
-    name="bandit",
+    Bandit,
     title="Bandit",
     caption="learns from each check what every SL would have gained, and uses the best so far",
     source="AdaHedge (2014) over SLs, after BanditSpec and TapOut (2025)",
-    make=Bandit,
     order=40,
-    offered=("bandit",),
-    evaluated=("bandit",),
 )

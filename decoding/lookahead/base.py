@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..errors import UserError
 from ..records.proposal import Proposal
-from ..records.trace import Costs
+from ..records.trace import Chain, Costs
 
 SL_CAP = 20  # of static policies and of those whose source sets it
 SL_CAP_LEARNED = 64  # largest SL_max that fitting may choose for a learned policy
@@ -22,11 +22,11 @@ TREE_CAP = 32  # guesses in a tree, up to which trees are recorded
 class DraftState(Proposal):
     """What a policy may see: the tokens drafted so far in this iteration, all of which the target will verify.
 
-    The lists are parallel, one entry per drafted token, and filled only if the policy ``needs`` them. ``proposer[i]``
-    is the draft's last hidden state (the input of its lm_head) that proposed token i; ``hidden[i]`` is the draft's last
+    The lists are parallel, one entry per drafted token, and right only if the policy ``needs`` them. ``proposer[i]`` is
+    the draft's last hidden state (the input of its lm_head) that proposed token i; ``hidden[i]`` is the draft's last
     hidden state with drafted token i as its *input*: it exists one draft step later than the token, so the list may be
-    one shorter. ``scores[head]`` holds acceptance probabilities that are known without running the head (what-if
-    replays); a live lane leaves it empty.
+    one shorter. ``known`` holds acceptance probabilities that a learned policy need not compute (what-if replays); a
+    live lane leaves it empty.
 
     Features are computed lazily: in a live lane they are missing for tokens whose features were not needed, and entropy
     and top-10 also for those with p >= ``sure``. A policy must read the last entry only.
@@ -39,13 +39,9 @@ class DraftState(Proposal):
     margin: list[float] = field(default_factory=list)  # needs "margin": ln p - ln p of the strongest other token
     proposer: list[np.ndarray] = field(default_factory=list)  # needs "proposer": [hidden_size] float32
     hidden: list[np.ndarray] = field(default_factory=list)  # needs "hidden": [hidden_size] float32
-    scores: dict[str, list[float]] = field(default_factory=dict)
+    known: list[float] = field(default_factory=list)
     sure: float = math.inf  # set by the policy: a token of this p needs no further features
     steps: list[tuple[bool, int, float]] = field(default_factory=list)  # behind a tree: whether it read, node, chance
-
-    @property
-    def n_drafted(self) -> int:
-        return len(self.tokens)
 
     @property
     def position(self) -> int:
@@ -61,18 +57,9 @@ class DraftState(Proposal):
         """Clears the last iteration; the next one starts at output position ``start``."""
         self.start = start
         self.parents = None
-        for column in (
-            self.tokens,
-            self.p,
-            self.entropy,
-            self.top10,
-            self.margin,
-            self.proposer,
-            self.hidden,
-            self.steps,
-        ):
-            column.clear()
-        for column in self.scores.values():
+        columns: list[list] = [self.tokens, self.p, self.entropy, self.top10, self.margin, self.proposer, self.hidden]
+        columns += [self.known, self.steps]
+        for column in columns:
             column.clear()
 
 
@@ -83,14 +70,13 @@ class LaneContext:
     draft: str | None  # name of the lane's draft
     costs: Costs
     max_new_tokens: int
-    holds: Callable[[int], int] | None = None  # oracle only: number of guesses that hold from an output position on
-    n_tokens: int | None = None  # oracle only: length of the text behind ``holds``
+    chain: Chain | None = None  # oracle only: the text, and where the draft's guesses hold
     prompt: Sequence[int] = ()  # ids; live lanes only
 
-    def known_holds(self) -> Callable[[int], int]:
-        """``holds``, for policies that need it."""
-        assert self.holds is not None, "an oracle needs a recorded chain"
-        return self.holds
+    def known_chain(self) -> Chain:
+        """``chain``, for policies that need it."""
+        assert self.chain is not None, "an oracle needs a recorded chain"
+        return self.chain
 
 
 class LookaheadPolicy(ABC):
@@ -132,23 +118,21 @@ class LookaheadPolicy(ABC):
 
 
 class ThresholdPolicy(LookaheadPolicy):
-    """A policy that drafts on while the score of the last token, made from one ``feature``, passes a threshold.
+    """A policy that drafts on while the score of the last token, made from the feature it needs, passes a threshold.
 
     The token that does not pass is still verified.
     """
 
-    feature: str
-
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
-        self.needs = frozenset({self.feature})
+        (self._feature,) = self.needs
 
-    @abstractmethod
     def judge(self, value: float) -> float:
-        """The score of a token with this value of the feature."""
+        """The score of a token with this value of the feature, by default the value."""
+        return value
 
     def should_draft(self, state: DraftState) -> bool:
-        values = getattr(state, self.feature)
+        values = getattr(state, self._feature)
         if not values:
             self.score = self.threshold = None
             return True
@@ -157,7 +141,8 @@ class ThresholdPolicy(LookaheadPolicy):
 
 
 class TreePolicy(LookaheadPolicy):
-    """A policy whose guesses branch. It decides on one step after the other, the likeliest first.
+    """A policy whose guesses branch. It decides on one step after the other, the likeliest first, and takes all that it
+    does not refuse.
 
     ``cap``: the most guesses of an iteration. Of ``needs`` it gets no features: they only say that its draft must have
     probabilities. ``chance``: the approximate probability, by the draft, that the path to
@@ -166,20 +151,20 @@ class TreePolicy(LookaheadPolicy):
 
     cap: int
 
-    @abstractmethod
     def should_read(self, state: DraftState, chance: float) -> bool:
         """Whether the draft should read the text, or a guess, to continue below it; ``chance`` is that guess's."""
+        return True
 
-    @abstractmethod
     def should_guess(self, state: DraftState, chance: float) -> bool:
         """Whether a further guess at a place that the draft has read joins the tree; ``chance`` is about its own."""
+        return True
 
     def should_draft(self, state: DraftState) -> bool:
         raise UserError(
             f"The policy {self.name} guesses trees, which the chain of a run does not hold: measure or evaluate it."
         )
 
-    def observe_tree(self, tree: Proposal, path: Sequence[int]) -> None:
+    def observe_tree(self, state: DraftState, path: Sequence[int]) -> None:
         """Receives the outcome of a verification: the tree, and the accepted guesses' indices."""
 
 
@@ -191,4 +176,4 @@ class PlannedPolicy(LookaheadPolicy):
         """The SL of the iteration that starts at output position ``start``."""
 
     def should_draft(self, state: DraftState) -> bool:
-        return state.n_drafted < self.planned(state.start)
+        return len(state.tokens) < self.planned(state.start)

@@ -15,22 +15,17 @@ class Confidence(ThresholdPolicy):
     """
 
     name = "confidence"
-    feature = "p"
-
-    def judge(self, value: float) -> float:
-        return value
+    needs = frozenset({"p"})
 
 
 SPEC = PolicySpec(
-    name="confidence",
+    Confidence,
     title="Confidence",
     caption="keeps guessing while the small model is at least {argument} sure of its guess",
     source="transformers' dynamic lookahead, with a fixed threshold",
-    make=Confidence,
     order=50,
     argument=Argument("threshold", 0.0, 1.0, "confidence:0.4", default=DEFAULT_THRESHOLD, sweep=TWENTIETHS),
     offered=("confidence:0.4",),
-    evaluated=("confidence:0.4",),
     score=Score(
         "The score is the small model's own probability of its guess: below the line, the policy stops and checks.",
         along=lambda guesses: guesses.p,

@@ -38,15 +38,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..records.trace import Costs
 from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .costaware_heads import CostAwareHead, NetworkHead, TableHead
 from .disco import sigmoid
 from .heads import Architecture, Weights
-from .ngrams import Ngrams
 from .repetition import Repetition
 from .spec import Argument, PolicySpec, Score
 
@@ -56,8 +54,7 @@ RECENT = 0.1  # weight of the latest guess in the recent match rate
 Coefficients = tuple[float, float, float]  # alpha, beta, gamma
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A policy's SLs on the validation split at a threshold, from which its latency on any machine follows, with the
     cost curves there (c, v, o, decision): so costaware knows without the chains what a token costs it at its best.
 
@@ -74,12 +71,8 @@ class Row:
         return total / self.n_tokens
 
 
-def rows_to_json(rows: Sequence[Row]) -> list[list[Any]]:
-    return [[row.threshold, row.n_tokens, list(row.histogram)] for row in rows]
-
-
 def rows_from_json(data: Any) -> list[Row]:
-    """Raises TypeError or ValueError if ``data`` is not a ledger."""
+    """The rows of a ledger. Raises TypeError or ValueError if ``data`` is none."""
     rows = [Row(float(t), int(n), tuple(int(count) for count in counts)) for t, n, counts in data]
     if not rows or any(row.n_tokens < 1 or not sum(row.histogram) for row in rows):
         raise ValueError("an empty ledger")
@@ -138,7 +131,8 @@ class CostAware(LookaheadPolicy):
     def needs_features(self, state: DraftState) -> bool:
         """Reads the new text, which determines whether the lead is needed."""
         if len(state.tokens) == 1:
-            self._catch_up(state.text)
+            self._repetition.follow(state.text, self._read)
+            self._read = len(state.text)
         token = state.tokens[-1]
         self._evidence = self._repetition.evidence(token)
         needs = self._head.needs_lead(self._evidence)
@@ -170,22 +164,14 @@ class CostAware(LookaheadPolicy):
 
     def _judged(self, state: DraftState) -> float:
         """h of the last drafted token."""
-        known = state.scores.get("costaware")
-        if known:
-            return known[-1]
+        if state.known:
+            return state.known[-1]
         return sigmoid(self._head.logit(self._evidence, self._leads(state), self._levels))
 
     def _leads(self, state: DraftState) -> list[float]:
         """Of the last drafted token; of an earlier one, or 0, where they do not matter."""
         columns = ((lead_of, getattr(state, name)) for name, lead_of in self._head.features.items())
         return [lead_of(values[-1]) if values else 0.0 for lead_of, values in columns]
-
-    def _catch_up(self, text: Sequence[int]) -> None:
-        """Takes back rejected drafts of the last iteration and reads the text that replaced them."""
-        repetition = self._repetition
-        repetition.rewind(repetition.agreeing(text, self._read))
-        repetition.follow(text)
-        self._read = len(text)
 
 
 def _coefficients(values: Sequence[float]) -> Coefficients:
@@ -233,17 +219,15 @@ def thresholds(rows: Sequence[Row], costs: Costs, draft: str, caution: float = 1
 def head_from(weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> CostAwareHead:
     """A table, if the weights are one, else a network."""
     if "table" in weights:
-        return TableHead(weights["table"], tuned, architecture["feature"])
-    features, ngrams = architecture["features"], Ngrams(weights["ngrams"])
-    return NetworkHead(weights["first"], weights["last"], weights["alone"], tuned, features, ngrams)
+        return TableHead(weights, architecture, tuned)
+    return NetworkHead(weights, architecture, tuned)
 
 
 SPEC = PolicySpec(
-    name="costaware",
+    CostAware,
     title="Cost-aware",
     caption="keeps guessing while one more guess saves more time than it costs",
     source="ours",
-    make=CostAware,
     order=100,
     argument=Argument(
         "caution",
@@ -252,8 +236,6 @@ SPEC = PolicySpec(
         tuned=(0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4),
         effect="with caution {}",
     ),
-    offered=("costaware",),
-    evaluated=("costaware",),
     score=Score(
         "The score is the probability that all guesses of this iteration and the next guess hold. The line is the "
         "measured cost of one more guess, divided by the measured average cost of a token, times a factor (the "

@@ -12,7 +12,7 @@ compute them. Validation latency decides which head is used, and from which leng
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import mul
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from .base import DraftState
 from .disco import sigmoid
-from .heads import HIGHEST, LEADS, LOWEST, leads_of, limited
+from .heads import HIGHEST, LEADS, LOWEST, Architecture, Weights, leads_of, limited
 from .ngrams import N_LEVELS, Ngrams
 from .repetition import LONGEST, N_EVIDENCE, evidence_along
 
@@ -32,17 +32,14 @@ FEATURES_OF_NETWORKS = (("p",), ("p", "margin"))
 class CostAwareHead(ABC):
     """Logits of the probability that a token holds."""
 
-    name = "costaware"
+    ngrams: Ngrams | None = None
+    _sure_from: int  # length of a repetition from which on it reads no lead
 
-    def __init__(self, features: Sequence[str], tuned: dict[str, Any], sure_from: int, ngrams: Ngrams | None) -> None:
-        """``features``: those of :data:`.heads.LEADS` that it reads, in order; ``sure_from``: length of a repetition
-        from which on it reads none.
-        """
+    def __init__(self, features: Sequence[str], tuned: dict[str, Any]) -> None:
+        """``features``: those of :data:`.heads.LEADS` that it reads, in order."""
         self.tuned = tuned
         self.features = {name: LEADS[name] for name in features}
         self.needs = frozenset(features)
-        self.ngrams = ngrams
-        self._sure_from = sure_from
 
     def needs_lead(self, evidence: int) -> bool:
         """False if the repetition alone determines the chance."""
@@ -73,11 +70,12 @@ class CostAwareHead(ABC):
 class TableHead(CostAwareHead):
     """Logits by (evidence of repetition, lead), interpolated linearly."""
 
-    def __init__(self, table: np.ndarray, tuned: dict[str, Any], feature: str = "p") -> None:
-        """``table`` [N_EVIDENCE, N_POINTS] float32; ``feature``: of :data:`.heads.LEADS`."""
-        whole = table.reshape(N_EVIDENCE, N_POINTS)
+    def __init__(self, weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> None:
+        """``weights``: "table" [N_EVIDENCE, N_POINTS] float32."""
+        super().__init__([architecture["feature"]], tuned)
+        whole = weights["table"].reshape(N_EVIDENCE, N_POINTS)
         self._rows: list[list[float]] = whole.tolist()  # Python floats: one cell is read at a time
-        super().__init__([feature], tuned, _first_flat(self._rows), None)
+        self._sure_from = _first_flat(self._rows)
 
     def logit(self, evidence: int, leads: Sequence[float], levels: Sequence[int] = ()) -> float:
         row = self._rows[evidence]
@@ -97,25 +95,19 @@ class NetworkHead(CostAwareHead):
     It is evaluated in plain Python: after a pass of a model the caches are cold, and numpy's few calls take longer.
     """
 
-    def __init__(
-        self,
-        first: np.ndarray,
-        last: np.ndarray,
-        alone: np.ndarray,
-        tuned: dict[str, Any],
-        features: Sequence[str],
-        ngrams: Ngrams,
-    ) -> None:
-        """``first`` [width, n_inputs + 1] and ``last`` [width + 1] float32: the layers, each with its bias last;
-        ``alone`` [runs]: logits of the longest repetitions, the last one that of LONGEST tokens.
+    def __init__(self, weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> None:
+        """``weights``: "first" [width, n_inputs + 1] and "last" [width + 1] float32: the layers, each with its bias
+        last; "alone" [runs]: logits of the longest repetitions, the last one that of LONGEST tokens; and "ngrams".
         """
-        if len(alone) > LONGEST:
+        super().__init__(architecture["features"], tuned)
+        self.ngrams, self._alone = Ngrams(weights["ngrams"]), weights["alone"].tolist()
+        self._sure_from = LONGEST + 1 - len(self._alone)
+        if self._sure_from < 1:
             raise ValueError(f"repetitions of more than {LONGEST} tokens")
-        super().__init__(features, tuned, LONGEST + 1 - len(alone), ngrams)
-        first = first.reshape(-1, n_inputs(features) + 1)
-        last = last.reshape(len(first) + 1)
+        first = weights["first"].reshape(-1, n_inputs(self.features) + 1)
+        last = weights["last"].reshape(len(first) + 1)
         self._units: list[tuple[list[float], float]] = list(zip(first.tolist(), last[:-1].tolist(), strict=True))
-        self._bias, self._alone = float(last[-1]), alone.tolist()
+        self._bias = float(last[-1])
 
     def logit(self, evidence: int, leads: Sequence[float], levels: Sequence[int]) -> float:
         if not self.needs_lead(evidence):
@@ -129,7 +121,7 @@ class NetworkHead(CostAwareHead):
         return total
 
 
-def n_inputs(features: Sequence[str]) -> int:
+def n_inputs(features: Collection[str]) -> int:
     """Number of the network's inputs: its leads, :func:`repetition_inputs` and the levels."""
     return len(features) + 4 + N_LEVELS
 

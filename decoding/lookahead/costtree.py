@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..records.proposal import Proposal
 from ..records.trace import Costs
 from .base import SL_CAP, TREE_CAP, DraftState, LaneContext, TreePolicy
 from .costaware import rises_of
@@ -44,34 +43,26 @@ class CostTree(TreePolicy):
         self._first = costs.start(1, context.draft) + max(0.0, costs.verify(2) - costs.verify(1))
         self._hits = EXPECTED
         self._spent, self._gained = _expected_iteration(costs, context.draft)  # of the mean iteration
-        self._reads = 0
 
     def should_read(self, state: DraftState, chance: float) -> bool:
-        if not state.tokens:  # the first guess pays for all that follow
-            self._reads = 0
-        rise = self._rise(len(state.tokens)) if state.tokens else self._first
-        if not self._is_worth(chance * self._hits, self._step + self._decision + rise):
-            return False
-        self._reads += 1
-        return True
+        rise = self._rise(len(state.tokens)) if state.tokens else self._first  # the first guess pays for all others
+        return self._is_worth(chance * self._hits, self._step + self._decision + rise)
 
     def should_guess(self, state: DraftState, chance: float) -> bool:
         if not state.tokens:
             return True  # the draft has read the text for it
         return self._is_worth(chance, self._decision + self._rise(len(state.tokens)))
 
-    def observe_tree(self, tree: Proposal, path: Sequence[int]) -> None:
-        parents = tree.parents or []
+    def observe_tree(self, state: DraftState, path: Sequence[int]) -> None:
+        parents = state.parents or []
         if not parents:  # counts as a hit, so that a policy that has given up guesses again some time
             self._hits += RECENT * (1.0 - self._hits)
         for place, hit in zip((-1, *path), (*path, None)):
             if place in parents:
                 self._hits += RECENT * ((hit is not None) - self._hits)
-        costs, n = self._costs, len(parents)
-        spent = costs.iteration(n, self._draft, self.name, self._reads)
+        spent = self._costs.iteration(len(parents), self._draft, self.name, state.reads)
         self._spent += RECENT * (spent - self._spent)
         self._gained += RECENT * (len(path) + 1 - self._gained)
-        self._reads = 0
 
     def _rise(self, n: int) -> float:
         """What verifying one more guess after ``n`` costs."""
@@ -89,12 +80,10 @@ def _expected_iteration(costs: Costs, draft: str) -> tuple[float, float]:
 
 
 SPEC = PolicySpec(
-    name="costtree",
+    CostTree,
     title="Cost tree",
     caption="keeps guessing, deeper or wider, while one more guess saves more time than it costs",
     source="ours",
-    make=CostTree,
     order=104,
-    offered=("costtree",),
     branches=True,
 )

@@ -30,7 +30,6 @@ N_INPUTS = TOP + 2  # top-10 probabilities, entropy, position
 class DiscoHead:
     """FFN 12 -> width -> 1 with ReLU; the normalisation of its inputs is folded into the first layer."""
 
-    name = "disco"
     needs = frozenset({"top10", "entropy"})  # p, their largest, comes with them
 
     def __init__(self, weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> None:
@@ -88,11 +87,10 @@ class Disco(LookaheadPolicy):
             self.score = self.threshold = None
             state.sure = self._sure
             return True
-        known = state.scores.get("disco")
         trusted = state.p[-1] >= self._sure
         score: float | None = None  # of a trusted token: not evaluated; a trace takes it from the chain
-        if known:
-            score = known[n - 1]
+        if state.known:
+            score = state.known[-1]
         elif not trusted:
             score = self._head.score(state.top10[-1], state.entropy[-1], state.start + n - 1)
         self.score, self.threshold = score, self._threshold
@@ -118,12 +116,11 @@ def sure_at(tuned: Mapping[str, Any], threshold: float) -> float:
 
 
 SPEC = PolicySpec(
-    name="disco",
+    Disco,
     title="DISCO",
     spelled="DynamIc SpeCulation lookahead Optimization",
     caption="after each guess, a classifier decides: go on or check",
     source="DISCO (Mamou et al. 2024)",
-    make=Disco,
     order=80,
     argument=Argument(
         "threshold",
@@ -134,8 +131,6 @@ SPEC = PolicySpec(
         tuned=(*TWENTIETHS, 0.97, 0.98, 0.99),
         effect="stops below {}",
     ),
-    offered=("disco",),
-    evaluated=("disco",),
     score=Score(
         "The score is the classifier's probability that the guess holds: below the line, the policy stops and checks."
     ),

@@ -19,7 +19,7 @@ class Entropy(ThresholdPolicy):
     """
 
     name = "entropy"
-    feature = "entropy"
+    needs = frozenset({"entropy"})
     stops_above = True
 
     def judge(self, value: float) -> float:
@@ -27,15 +27,12 @@ class Entropy(ThresholdPolicy):
 
 
 SPEC = PolicySpec(
-    name="entropy",
+    Entropy,
     title="Entropy",
     caption="keeps guessing while the small model's choice is clear (low entropy)",
     source="SVIP (its published code)",
-    make=Entropy,
     order=60,
     argument=Argument("threshold", 0.0, 1.0, "entropy:0.3", default=DEFAULT_THRESHOLD, sweep=TWENTIETHS),
-    offered=("entropy",),
-    evaluated=("entropy",),
     score=Score(
         "The score is derived from the entropy of the small model's choice. Past the line, the policy stops and "
         "checks.",

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ..errors import UserError, explained, first_line
-from ..files import digest_of_files, sha256_of, write_whole
+from ..files import sha256_of, write_whole
 from ..records.pairs import PairDescription, find_pair
 from ..records.trace import Run
 from .base import SL_CAP_LEARNED, LookaheadPolicy
@@ -29,7 +29,7 @@ from .ngrams import read_ngrams
 from .spec import PolicySpec, all_specs
 
 FOLDER = "policies"
-COUNTS = "ngrams"  # weights that have a file of their own: the policy's file then has their digest in their place
+COUNTS = "ngrams"  # weights that have a file of their own beside the draft: the policy's file has their digest
 SCHEMA = "speculoscope.policy/2"
 MAX_BYTES = 64 * 2**20
 HALF_FROM = 2**15  # entries from which on a matrix is stored in float16
@@ -69,11 +69,11 @@ def write_policy(folder: Path, policy: PolicyFile) -> None:
     if not all(np.isfinite(array).all() for array in policy.weights.values()):
         raise UserError(f"Training the policy {policy.policy} gave weights that are not finite; nothing was written.")
     folder.mkdir(parents=True, exist_ok=True)
-    own, counts = dict(policy.weights), ""
-    if COUNTS in own and (known := _counts_of(folder)) is not None and np.array_equal(known, own[COUNTS]):
-        counts = sha256_of(own.pop(COUNTS).tobytes())
+    own = dict(policy.weights)
+    counts = own.pop(COUNTS, None)
     weights = save({name: np.ascontiguousarray(_stored(array)) for name, array in own.items()})
-    fields = asdict(policy) | {"schema": SCHEMA, "weights": sha256_of(weights), "counts": counts}
+    digests = {"weights": sha256_of(weights), "counts": "" if counts is None else sha256_of(counts.tobytes())}
+    fields = asdict(policy) | {"schema": SCHEMA} | digests
     write_whole(folder / f"{policy.policy}.safetensors", weights)
     write_whole(folder / f"{policy.policy}.json", json.dumps(fields, indent=1, allow_nan=False).encode())
 
@@ -129,7 +129,7 @@ def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]
         raise UserError(f"The weights of the policy {policy} are damaged: {AGAIN}.") from error
     if not all(np.isfinite(array).all() for array in stored.values()):
         raise UserError(f"The weights of the policy {policy} are not finite: {AGAIN}.")
-    return {name: x if x.dtype == np.uint8 else x.astype(np.float32) for name, x in stored.items()}
+    return {name: array.astype(np.float32) for name, array in stored.items()}
 
 
 def _read_file(path: Path, what: str) -> bytes:
@@ -144,24 +144,13 @@ def _stored(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float16) if array.dtype == np.float32 and array.size >= HALF_FROM else array
 
 
-def _counts_of(folder: Path) -> np.ndarray | None:
-    """The counts of n-grams for the draft whose policies are in ``folder``. Raises UserError."""
-    ngrams = read_ngrams(folder.parent)
-    return None if ngrams is None else ngrams.packed
-
-
 def _read_counts(folder: Path, policy: str, digest: str) -> dict[str, np.ndarray]:
     if not digest:
         return {}
-    counts = _counts_of(folder)
-    if counts is None or sha256_of(counts.tobytes()) != digest:
+    ngrams = read_ngrams(folder.parent)
+    if ngrams is None or sha256_of(ngrams.packed.tobytes()) != digest:
         raise UserError(f"The counts of n-grams that the policy {policy} reads are missing or others: {AGAIN}.")
-    return {COUNTS: counts}
-
-
-def digest_of_policies(draft: Path) -> str:
-    """Of what was fitted for the draft in that folder."""
-    return digest_of_files(sorted(filter(Path.is_file, (draft / FOLDER).glob("*"))))
+    return {COUNTS: ngrams.packed}
 
 
 class Heads(dict[str, Head]):
@@ -217,16 +206,15 @@ def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:
     )
 
 
-def heads_of(run: Run, draft: str | None = None) -> dict[str, Head]:
-    """The heads of ``draft`` (None: the pair's default) by policy name; {} if the draft is not installed.
+def heads_of(run: Run, draft: str) -> dict[str, Head]:
+    """The heads of ``draft`` by policy name; {} if the draft is not installed.
 
     Those fitted for other weights than the run's are left out. Raises UserError for an unknown pair.
     """
-    name = draft or run.pair.default_draft
-    known, pair = run.pair.drafts.get(name), _find(run.pair.name)
-    if known is None or name not in pair.drafts:
+    known, pair = run.pair.drafts.get(draft), _find(run.pair.name)
+    if known is None or draft not in pair.drafts:
         return {}
-    return load_heads(Path(pair.drafts[name]) / FOLDER, run.pair.target.fingerprint, known.fingerprint)
+    return load_heads(Path(pair.drafts[draft]) / FOLDER, run.pair.target.fingerprint, known.fingerprint)
 
 
 def _find(name: str) -> PairDescription:

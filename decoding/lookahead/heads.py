@@ -50,7 +50,6 @@ Architecture = Mapping[str, Any]
 class Head(Protocol):
     """A fitted head. ``tuned`` holds its policy's settings chosen on validation (thresholds, SL_max, tables)."""
 
-    name: str  # the policy it serves, and the column of scores in a chain
     needs: frozenset[str]  # of "p", "entropy", "top10", "margin", "proposer", "hidden"
     tuned: dict[str, Any]
 

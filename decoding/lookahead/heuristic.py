@@ -30,12 +30,9 @@ class Heuristic(PlannedPolicy):
 
 
 SPEC = PolicySpec(
-    name="heuristic",
+    Heuristic,
     title="Heuristic",
     caption="two more guesses after an iteration in which all held, one fewer otherwise",
     source="transformers' heuristic schedule",
-    make=Heuristic,
     order=20,
-    offered=("heuristic",),
-    evaluated=("heuristic",),
 )

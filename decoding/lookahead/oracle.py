@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from ..records.trace import Chain
 from .base import LaneContext, PlannedPolicy
 from .spec import Argument, PolicySpec
 
 
 class Oracle(PlannedPolicy):
-    """Drafts up to the first mismatch and no further (DISCO, section 3: the oracle).
+    """Drafts up to the first mismatch and no further (DISCO, section 3: the oracle). With a number as its argument at
+    most that many tokens per iteration; with "best" the cheapest split of the known text into iterations, under the
+    run's cost curves.
 
-    With ``cap`` at most that many tokens per iteration. The time of the pre-pass is not part of any lane's time.
+    The time of the pre-pass is not part of any lane's time.
     """
 
     name = "oracle"
 
-    def __init__(self, cap: int | None = None) -> None:
-        self.cap = cap
+    def __init__(self, argument: int | str | None = None) -> None:
+        self.cap = argument if isinstance(argument, int) else None
+        self._is_best = argument == "best"
 
     def reset(self, context: LaneContext) -> None:
-        self._holds = context.known_holds()
+        chain = context.known_chain()
+        self._planned: Callable[[int], int] = chain.holds
+        if self._is_best:
+            cost = partial(context.costs.iteration, draft=context.draft, policy=self.name)
+            split = best_split(chain, cost, context.max_new_tokens)
+            self._planned = lambda start: split[start] if start < len(split) else 0
 
     def planned(self, start: int) -> int:
-        return self._holds(start)
+        return self._planned(start)
 
 
-class BestOracle(Oracle):
-    """The cheapest split of the known text into iterations, under the run's cost curves."""
-
-    def reset(self, context: LaneContext) -> None:
-        super().reset(context)
-        wanted = context.max_new_tokens
-        n_tokens = wanted if context.n_tokens is None else context.n_tokens
-        self._split = best_split(
-            self._holds, n_tokens, lambda n: context.costs.iteration(n, context.draft, self.name), wanted
-        )
-
-    def planned(self, start: int) -> int:
-        return self._split[start] if start < len(self._split) else 0
-
-
-def best_split(
-    holds: Callable[[int], int], n_tokens: int, cost: Callable[[int], float], wanted: int | None = None
-) -> list[int]:
+def best_split(chain: Chain, cost: Callable[[int], float], wanted: int) -> list[int]:
     """The SL at every output position that makes the rest of the text cheapest.
 
     Dynamic programming from the end of the text: with ``f(n_tokens) = 0``,
@@ -56,15 +49,14 @@ def best_split(
     not considered. ``n`` is also at most ``wanted - s - 1``, as in the loop.
 
     Args:
-        holds: start -> number of consecutive right guesses from there on.
-        n_tokens: length of the text. cost: SL -> cost of an iteration (any unit).
-        wanted: the token limit if the text ended before it (end of sequence); else ``n_tokens``.
+        cost: SL -> cost of an iteration (any unit).
+        wanted: the token limit; the text may have ended before it (end of sequence).
 
     Returns:
-        ``plan[start]``, n_tokens entries. A lane that follows it from 0 has the lowest possible cost.
+        ``plan[start]``, one entry per token. A lane that follows it from 0 has the lowest possible cost.
     """
-    wanted = n_tokens if wanted is None else max(wanted, n_tokens)
-    most = [max(0, min(holds(start), wanted - start - 1)) for start in range(n_tokens)]
+    n_tokens = len(chain.target)
+    most = [max(0, min(chain.holds(start), wanted - start - 1)) for start in range(n_tokens)]
     costs = np.array([cost(n) for n in range(max(most, default=0) + 1)])
     rest = np.zeros(n_tokens + 2)  # rest[s]: f(s); an end of text within the accepted tokens leads to n_tokens + 1
     plan = [0] * n_tokens
@@ -75,10 +67,6 @@ def best_split(
     return plan
 
 
-def _make(argument: int | str | None) -> Oracle:
-    return BestOracle() if isinstance(argument, str) else Oracle(argument)  # the word best
-
-
 def _caption(argument: str | None) -> str:
     if argument == "best":
         return "knows where guesses fail and what everything costs: the best chain of this draft's guesses, not usable"
@@ -87,14 +75,12 @@ def _caption(argument: str | None) -> str:
 
 
 SPEC = PolicySpec(
-    name="oracle",
+    Oracle,
     title="Oracle",
     caption=_caption,
     source="DISCO (Mamou et al. 2024); oracle:best is ours",
-    make=_make,
     order=110,
     argument=Argument("oracle's cap", 1, 10_000, "oracle:20", whole=True, words=("best",)),
     offered=("oracle", "oracle:best"),
-    evaluated=("oracle", "oracle:best"),
     foresees=True,
 )

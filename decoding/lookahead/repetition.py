@@ -34,9 +34,13 @@ class Repetition:
         """The last two tokens of the text, or fewer if it is shorter."""
         return self._text[-2:]
 
-    def follow(self, text: Sequence[int]) -> None:
-        """Reads the rest of ``text``, of which a prefix has been read."""
-        for index in range(len(self._text), len(text)):
+    def follow(self, text: Sequence[int], known: int = 0) -> None:
+        """Takes back what is not in ``text``, and reads its rest; its first ``known`` tokens surely have been read."""
+        most = min(len(self._text), len(text))
+        while known < most and self._text[known] == text[known]:
+            known += 1
+        self.rewind(known)
+        for index in range(known, len(text)):
             self.push(text[index])
 
     def push(self, token: int) -> None:
@@ -69,14 +73,6 @@ class Repetition:
                 del self._after[key]
             else:
                 self._after[key] = found
-
-    def agreeing(self, text: Sequence[int], known: int) -> int:
-        """Length of the common prefix with ``text``, of which ``known`` tokens are known to be shared."""
-        length = known
-        most = min(len(self._text), len(text))
-        while length < most and self._text[length] == text[length]:
-            length += 1
-        return length
 
     def evidence(self, token: int) -> int:
         """The evidence for ``token`` as the next one; see the class."""

@@ -61,15 +61,11 @@ class Argument:
             return text
         if text in self.refused:
             raise UserError(self.refused[text])
-        number = self._number(text)
-        if number is None or not self.low <= number <= self.high:
-            raise UserError(self._sentence())
-        return number
-
-    def _number(self, text: str) -> float | None:
-        if self.whole:
-            return int(text) if _WHOLE.fullmatch(text) else None
-        return float(text) if _DECIMAL.fullmatch(text) else None
+        if (_WHOLE if self.whole else _DECIMAL).fullmatch(text):
+            number = int(text) if self.whole else float(text)
+            if self.low <= number <= self.high:
+                return number
+        raise UserError(self._sentence())
 
     def _sentence(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -100,30 +96,39 @@ class Score:
 class PolicySpec:
     """One policy. Every module of this package with a ``SPEC`` is found automatically (:func:`all_specs`).
 
-    ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set). For a
-    learned lane that names no number this is the one that ``fit`` chose: the head's ``tuned`` setting of the argument's
-    ``meaning``.
+    ``policy`` is made with the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is
+    set). For a learned lane that names no number the argument is the one that ``fit`` chose: the head's ``tuned``
+    setting of the argument's ``meaning``.
     ``head_from``: of a learned policy: its head, of the weights, the architecture and the settings that ``fit`` found;
-    given others, it or ``make`` may raise what indexing, reshaping and float() do.
+    given others, it or ``policy`` may raise what indexing, reshaping and float() do.
     ``caption`` describes a lane in one line for a newcomer: a text with ``{argument}`` for the lane's argument, or a
     function of that argument (None if absent).
     """
 
-    name: str  # in lanes, tables and files
+    policy: type[LookaheadPolicy]
     title: str  # on the page
     caption: str | Callable[[str | None], str]
     source: str  # a paper, a library, or "ours"
-    make: Callable[..., LookaheadPolicy]
     order: int  # position in lists, lowest first
     argument: Argument | None = None
     spelled: str = ""  # what the title abbreviates
-    offered: tuple[str, ...] = ()  # lanes in the form's list and in the README
-    evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs by default
+    offered: tuple[str, ...] = ()  # lanes in the form's list and in the README; by default its name
+    evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs by default; those that are offered, but no trees
     score: Score | None = None
     head_from: Callable[[Weights, Architecture, dict[str, Any]], Head] | None = None
     plain: bool = False  # never drafts
     branches: bool = False  # guesses trees: a chain does not hold what they would guess (analysis/trees.py does)
     foresees: bool = False  # knows in advance where guesses fail: not usable
+
+    def __post_init__(self) -> None:
+        offered = self.offered or (self.name,)
+        object.__setattr__(self, "offered", offered)
+        object.__setattr__(self, "evaluated", self.evaluated or (() if self.branches else offered))
+
+    @property
+    def name(self) -> str:
+        """In lanes, tables and files."""
+        return self.policy.name
 
     @property
     def learned(self) -> bool:
@@ -140,8 +145,7 @@ class PolicySpec:
     @property
     def looks_at_guesses(self) -> bool:
         """Whether it decides by features of each guess, which prompt lookup lacks."""
-        example = None if self.argument is None else self.argument.example.rpartition(":")[2]
-        return self.learned or bool(self.build(example).needs)
+        return self.learned or bool(self.policy.needs)
 
     def check(self, argument: str | None) -> None:
         """Raises UserError if ``argument`` is not valid for the policy."""
@@ -152,20 +156,21 @@ class PolicySpec:
 
     def build(self, argument: str | None, head: Head | None = None) -> LookaheadPolicy:
         """A new policy. ``argument`` has been checked; ``head`` is given for a learned policy."""
+        make: Callable[..., LookaheadPolicy] = self.policy
         given: list[object] = [] if self.argument is None else [self.argument.value(argument)]
         if head is None:
-            return self.make(*given)
+            return make(*given)
         if self.argument is not None and not isinstance(given[0], int | float):
             given = [head.tuned[self.argument.meaning]]
-        return self.make(*given, head)
+        return make(*given, head)
 
     def describe(self, argument: str | None) -> str:
         """The caption of a lane with this argument."""
         if callable(self.caption):
             return self.caption(argument)
-        default = None if self.argument is None else self.argument.default
-        shown = argument if argument is not None else "" if default is None else f"{default:g}"
-        return self.caption.replace("{argument}", shown)
+        if argument is None and self.argument is not None and self.argument.default is not None:
+            argument = f"{self.argument.default:g}"
+        return self.caption.replace("{argument}", argument or "")
 
     def scores_along(self, guesses: Guesses) -> Sequence[float]:
         """The policy's score of each guess, higher if it is likelier to hold; empty if it has none."""

@@ -31,9 +31,6 @@ SHORTEST = 2  # published: 2 <= SL <= 20; fitting may raise the upper bound
 class SpecDecHead:
     """D x [x + SiLU(W x + b)] with shared W, b, then a linear layer; two classes are one logit's difference."""
 
-    name = "specdecpp"
-    needs = frozenset({"hidden"})
-
     def __init__(self, weights: Weights, architecture: Architecture, tuned: dict[str, Any]) -> None:
         """``weights``, float32: "block" [d, d], "bias" [d], "out" [d + 1] with its bias last, and "scale" [1], by which
         states are divided. For the ``architecture``'s "depth" 0 the head is linear and has no block. If it sees the
@@ -91,7 +88,6 @@ class SpecDecPlusPlus(LookaheadPolicy):
     """Stops when 1 - (product of acceptance probabilities) exceeds the threshold."""
 
     name = "specdecpp"
-    needs = SpecDecHead.needs
     stops_above = True
 
     def __init__(self, threshold: float, head: SpecDecHead) -> None:
@@ -111,8 +107,7 @@ class SpecDecPlusPlus(LookaheadPolicy):
             self._cum = 1.0
             self.score = self.threshold = None
             return True
-        known = state.scores.get("specdecpp")
-        self._cum *= known[n - 2] if known else self._judge(state, n - 2)
+        self._cum *= state.known[n - 2] if state.known else self._judge(state, n - 2)
         self.score = 1.0 - self._cum
         self.threshold = self._threshold
         return self.score <= self._threshold
@@ -123,12 +118,11 @@ class SpecDecPlusPlus(LookaheadPolicy):
 
 
 SPEC = PolicySpec(
-    name="specdecpp",
+    SpecDecPlusPlus,
     title="SpecDec++",
     spelled="speculative decoding with adaptive candidate lengths",
     caption="keeps guessing while the chance that a guess has failed stays below a threshold",
     source="SpecDec++ (Huang et al. 2024); ours may also see how sure the draft was",
-    make=SpecDecPlusPlus,
     order=90,
     argument=Argument(
         "threshold",
@@ -140,8 +134,6 @@ SPEC = PolicySpec(
         tuned=(*TWENTIETHS, 0.97),
         effect="stops above {}",
     ),
-    offered=("specdecpp",),
-    evaluated=("specdecpp",),
     score=Score(
         "The score is the probability that at least one guess of this iteration fails: above the line, the policy "
         "stops and checks."

@@ -19,11 +19,10 @@ class Static(PlannedPolicy):
 
 
 SPEC = PolicySpec(
-    name="static",
+    Static,
     title="Static",
     caption="always guesses {argument}, then checks",
     source="Leviathan et al. 2023, Chen et al. 2023",
-    make=Static,
     order=10,
     argument=Argument(
         "SL",
@@ -46,10 +45,6 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
     It counts the target's own token; ``gamma + 1`` for alpha = 1. Over the time of an iteration it is the throughput
     model of "Decoding Speculative Decoding" (Yan et al. 2024); with free verification, the speedup of Leviathan et al.,
-    theorem 3.8, and of DISCO (Mamou et al. 2024), eq. 1. Raises ValueError for an impossible alpha or gamma.
+    theorem 3.8, and of DISCO (Mamou et al. 2024), eq. 1.
     """
-    if not 0.0 <= alpha <= 1.0:
-        raise ValueError(f"alpha is a probability, not {alpha}")
-    if gamma < 0:
-        raise ValueError(f"gamma counts tokens, not {gamma}")
     return gamma + 1.0 if alpha == 1.0 else (1.0 - alpha ** (gamma + 1)) / (1.0 - alpha)

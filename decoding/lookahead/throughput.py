@@ -60,12 +60,9 @@ class Throughput(PlannedPolicy):
 
 
 SPEC = PolicySpec(
-    name="throughput",
+    Throughput,
     title="Throughput",
     caption="the SL with the most expected tokens per second, from how often guesses held recently",
     source="SGLang, throughput_aware",
-    make=Throughput,
     order=30,
-    offered=("throughput",),
-    evaluated=("throughput",),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import SL_CAP_LEARNED, DraftState, TreePolicy
+from .base import SL_CAP_LEARNED, TreePolicy
 from .spec import Argument, PolicySpec
 
 
@@ -15,19 +15,12 @@ class Tree(TreePolicy):
     def __init__(self, budget: int) -> None:
         self.cap = budget
 
-    def should_read(self, state: DraftState, chance: float) -> bool:
-        return True
-
-    def should_guess(self, state: DraftState, chance: float) -> bool:
-        return True
-
 
 SPEC = PolicySpec(
-    name="tree",
+    Tree,
     title="Tree",
     caption="puts {argument} guesses where they are likeliest to hold: several for one place where the draft is unsure",
     source="EAGLE-2 (Li et al. 2024), OPT-Tree (Wang et al. 2024)",
-    make=Tree,
     order=84,
     argument=Argument(
         "number of guesses",

@@ -8,16 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from math import exp
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..engines.compiled.readout import Reading
 from ..records.proposal import SHARPNESS, Proposal, children_of, parents_in
 from ..records.request import CompareRequest
 from .sampling import Shaping, gumbel_noise, softmax, softmax_of_row
-
-if TYPE_CHECKING:
-    from ..engines.compiled.readout import Reading
 
 UNSHAPED = Shaping()
 LEAST_MASS = 1e-6  # of a distribution from which a further sibling is drawn

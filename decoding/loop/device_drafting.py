@@ -14,7 +14,6 @@ from ..engines.cuda import CudaModel
 from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
-from .features import Features
 from .state_drafting import FeatureDraft
 
 
@@ -48,10 +47,13 @@ class DeviceDraft(ModelDraft):
         state.tokens.append(found.token)
         return found
 
-    def _features(self, proposal: Any, sure: float) -> Features:
-        top10 = np.array(proposal.top10, dtype=np.float32) if "top10" in self._needs else None
-        margin = _margin(proposal.top10) if "margin" in self._needs else 0.0
-        return Features(proposal.p, margin, proposal.entropy, top10)
+    def _read_logits(self, state: DraftState, proposal: Any) -> None:
+        state.p.append(proposal.p)
+        state.entropy.append(proposal.entropy)
+        if "margin" in self._needs:
+            state.margin.append(_margin(proposal.top10))
+        if "top10" in self._needs:
+            state.top10.append(np.array(proposal.top10, dtype=np.float32))
 
     def propose(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length

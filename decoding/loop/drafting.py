@@ -6,25 +6,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from ..engines.base import CachedModel
+from ..engines.compiled.readout import Reading
 from ..engines.inputs import FINAL, Branches, EncodedPrompt, encoded
 from ..errors import UserError
 from ..lookahead.base import DraftState
-from ..records.pairs import PROMPT_LOOKUP, DraftKind
+from ..records.pairs import LONGEST_MATCH, PROMPT_LOOKUP, DraftKind
 from ..records.proposal import path_to
 from .acceptance import AcceptanceRule, Siblings
-from .features import OUTSIDE, FeatureReader, Features, as_rows
+from .features import OUTSIDE, FeatureReader, as_rows
 
-if TYPE_CHECKING:
-    import torch
-
-    from ..engines.compiled.readout import Reading
-
-States = tuple["torch.Tensor", ...]  # hidden states of the target: for each layer [n, hidden], n tokens
+States = tuple[torch.Tensor, ...]  # hidden states of the target: for each layer [n, hidden], n tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +108,19 @@ class DraftSource(ABC):
 
 @dataclass(slots=True)
 class ModelProposal:
-    """A choice of a model: an index into ``row``, its logits after the rule's shaping, which are those of the tokens
-    ``ids``; None: of all. ``known``: the likeliest one, if the engine has found it.
+    """A choice of a model: an index into ``row``, its logits after the rule's shaping. ``known``: the likeliest one, if
+    the engine has found it.
     """
 
     choice: int
     row: np.ndarray
-    ids: np.ndarray | None
     known: Reading | None = None
 
 
 class ModelDraft(DraftSource):
     """A language model that proposes by ``rule`` and computes the features that a policy ``needs``."""
 
-    def __init__(
-        self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str]) -> None:
         self.name = name
         self.max_length = model.max_length
         self._model = model
@@ -136,11 +130,12 @@ class ModelDraft(DraftSource):
         self._places: dict[int, int] = {}  # rows of the cache, by the nodes of the tree that were read
         self._skipped = 0  # tokens of the text that only the target reads
         self._needs_states = bool(needs & {"hidden", "proposer"})
+        self._needs_logits = bool(needs & {"p", "margin", "entropy", "top10"})
         self._ids = model.head_ids  # of the logits that it read last
         self._all_known = self._ids is None or self._ids.max() < rule.vocab_size
         self._takes_choice = rule.name == "greedy" and self._all_known and not self.abilities.at_once
         n_choices = rule.vocab_size if self._ids is None else len(self._ids)
-        self._reader = FeatureReader(n_choices, masked=rule.name != "greedy")
+        self._reader = FeatureReader(needs, n_choices, masked=rule.name != "greedy")
 
     @classmethod
     def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
@@ -161,9 +156,9 @@ class ModelDraft(DraftSource):
         row, position = self._next_row(text, state), state.start + len(state.tokens)
         ids, known = self._ids, self._model.likeliest if self._takes_choice else None
         if known is not None:
-            proposal = ModelProposal(known.token, row, ids, known)
+            proposal = ModelProposal(known.token, row, known)
         else:
-            proposal = ModelProposal(*self._rule.propose(row, position, ids), ids)
+            proposal = ModelProposal(*self._rule.propose(row, position, ids))
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
         return proposal
 
@@ -225,25 +220,13 @@ class ModelDraft(DraftSource):
         return [state.tokens[-1]] if state.tokens else text[self._model.length + self._skipped :]
 
     def read_features(self, state: DraftState, proposal: ModelProposal) -> None:
-        needs = self._needs
-        if not needs:
-            return
-        if needs & {"p", "margin", "entropy", "top10"}:
-            found = self._features(proposal, state.sure)
-            if needs & {"p", "entropy", "top10"}:
-                state.p.append(found.p)
-            if "margin" in needs:
-                state.margin.append(found.margin)
-            if "entropy" in needs:
-                state.entropy.append(found.entropy)
-            if found.top10 is not None:
-                state.top10.append(found.top10)
+        if self._needs_logits:
+            self._read_logits(state, proposal)
         if self._needs_states:
             self._read_states(state)
 
-    def _features(self, proposal: ModelProposal, sure: float) -> Features:
-        """Those that the policy needs of ``proposal``; see :meth:`.features.FeatureReader.read`."""
-        return self._reader.read(proposal.row, proposal.choice, self._needs, sure, proposal.known)
+    def _read_logits(self, state: DraftState, proposal: ModelProposal) -> None:
+        self._reader.read(state, proposal.row, proposal.choice, proposal.known)
 
     def _read_states(self, state: DraftState) -> None:
         hidden = as_rows(self._model.last_states[0])[-1].copy()
@@ -284,7 +267,6 @@ class NgramDraft(ModelFreeDraft):
 
     name = PROMPT_LOOKUP.name
     abilities = DraftAbilities(certain=True, may_decline=True)
-    longest = 3
 
     def start(self, prompt: EncodedPrompt, states: States = ()) -> None:
         self._seen: list[int] = []
@@ -324,7 +306,7 @@ class NgramDraft(ModelFreeDraft):
 
     def _keys(self) -> list[tuple[int, ...]]:
         """The n-grams at the end of the text, longest first."""
-        most = min(self.longest, len(self._seen))
+        most = min(LONGEST_MATCH, len(self._seen))
         return [tuple(self._seen[-n:]) for n in range(most, 0, -1)]
 
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from math import inf, log
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 
 from ..engines.base import OUTSIDE, CachedModel
-
-if TYPE_CHECKING:
-    from ..engines.compiled.readout import Reading
+from ..engines.compiled.readout import TOP, Reading, readout
+from ..lookahead.base import DraftState
 
 FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
 
 
-def as_rows(logits: Any) -> np.ndarray:
+def as_rows(logits: torch.Tensor) -> np.ndarray:
     """Logits [n, vocab] as a float32 numpy array; float32 ones on the CPU as a view, not a copy."""
-    if isinstance(logits, np.ndarray):
-        return logits
     return logits.float().cpu().numpy()  # neither copies what is float32 on the CPU
 
 
-def all_rows(model: CachedModel, logits: Any) -> np.ndarray:
+def all_rows(model: CachedModel, logits: torch.Tensor) -> np.ndarray:
     """Logits that ``model`` gave, over its whole vocabulary [n, vocab]: OUTSIDE for those that its head lacks."""
     rows = as_rows(logits)
     if model.head_ids is None:
@@ -32,64 +29,50 @@ def all_rows(model: CachedModel, logits: Any) -> np.ndarray:
     return whole
 
 
-class Features(NamedTuple):
-    """Of a draft's distribution and its choice: the choice's probability; its ``margin``, ln p - ln p(its strongest
-    rival), inf without a rival, and the ``entropy``, both in nats; the ten largest probabilities [10] float32, falling.
-    """
-
-    p: float
-    margin: float = 0.0
-    entropy: float = 0.0
-    top10: np.ndarray | None = None
-
-
 class FeatureReader:
-    """Probability, margin, entropy and top-10 of one row of logits.
+    """Probability, margin (inf without a rival), entropy and top-10 of one row of logits, as far as a policy ``needs``
+    them.
 
     After a pass of a model the CPU caches are cold, so the cost is the amount of code and memory touched: in a lane on
     a CPU with AVX2, the compiled readout took 65 us, torch's softmax 230 (with warm caches 10 and 15). Where nothing is
     compiled, torch computes all.
     """
 
-    def __init__(self, vocab_size: int, masked: bool = False) -> None:
+    def __init__(self, needs: frozenset[str], vocab_size: int, masked: bool = False) -> None:
         """``masked``: some logits may be -inf (top-k, top-p), and the token need not be the most likely one."""
-        import torch
-
-        from ..engines.compiled.readout import TOP, readout
-
-        self._masked = masked
+        self._needs, self._masked = needs, masked
+        self._reads_all = bool(needs & {"entropy", "top10"})
         self._top, self._more = min(TOP, vocab_size), max(0, TOP - vocab_size)
-        self._tensor, self._softmax, self._largest = torch.from_numpy, torch.softmax, torch.topk
         self._readout = readout()
 
-    def read(
-        self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf, known: Reading | None = None
-    ) -> Features:
-        """Features of the draft's distribution softmax(row) and its choice ``token``.
+    def read(self, state: DraftState, row: np.ndarray, token: int, known: Reading | None = None) -> None:
+        """Appends the features of the draft's distribution softmax(row) and its choice ``token`` that are needed; of a
+        token that is likelier than ``state.sure`` no entropy and no top-10.
 
         Args:
             row: [vocab] float32 logits, processed by the rule (unchanged at temperature 0); its token is masked for a
                 moment.
-            token: the draft's choice.
-            needs: names of features; others may be missing.
-            sure: entropy and top-10 are not computed for a token of at least this probability.
             known: what the engine has read of this row and token, if it has.
         """
+        needs = self._needs
         if self._readout is not None:
             found = known or self._readout(row, token)
-            if found.p >= sure or not needs & {"entropy", "top10"}:
-                return Features(found.p, found.margin)
-            top10 = self._readout.top(row) / np.float32(found.total) if "top10" in needs else None
-            return Features(found.p, found.margin, found.entropy, top10)
-        margin = self._margin(row, token) if "margin" in needs else 0.0
-        if not needs & {"p", "entropy", "top10"}:
-            return Features(0.0, margin)
-        tensor = self._softmax(self._tensor(row), 0)
-        p = float(tensor[token])
-        if p >= sure or not needs & {"entropy", "top10"}:
-            return Features(p, margin)
-        entropy = self._entropy(row, tensor.numpy(), token) if "entropy" in needs else 0.0
-        return Features(p, margin, entropy, self._top_ten(tensor) if "top10" in needs else None)
+            state.p.append(found.p)
+            state.margin.append(found.margin)
+            if self._reads_all and found.p < state.sure:
+                state.entropy.append(found.entropy)
+                if "top10" in needs:
+                    state.top10.append(self._readout.top(row) / np.float32(found.total))
+            return
+        if "margin" in needs:
+            state.margin.append(self._margin(row, token))
+        if self._reads_all or "p" in needs:
+            tensor = torch.softmax(torch.from_numpy(row), 0)
+            state.p.append(float(tensor[token]))
+            if "entropy" in needs and state.p[-1] < state.sure:
+                state.entropy.append(self._entropy(row, tensor.numpy(), token))
+            if "top10" in needs and state.p[-1] < state.sure:
+                state.top10.append(self._top_ten(tensor))
 
     def _margin(self, row: np.ndarray, token: int) -> float:
         """The rule has just run argmax, so that its code is in the caches; that of max is not."""
@@ -107,6 +90,6 @@ class FeatureReader:
         log_z = float(row[token]) - log(float(probabilities[token]))
         return max(0.0, log_z - float(np.dot(probabilities, row)))
 
-    def _top_ten(self, probabilities: Any) -> np.ndarray:
-        top = self._largest(probabilities, self._top)[0].numpy()
+    def _top_ten(self, probabilities: torch.Tensor) -> np.ndarray:
+        top = probabilities.topk(self._top)[0].numpy()
         return np.pad(top, (0, self._more)) if self._more else top

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from ..records.trace import Finish
 
-Decode = Callable[[list[int]], str]
-
 
 @dataclass(slots=True)
 class Limits:
@@ -40,7 +38,7 @@ class Limits:
 class StopStrings:
     """Finds the token that completes a stop string; a string may span tokens and begin inside one."""
 
-    def __init__(self, strings: list[str], decode: Decode) -> None:
+    def __init__(self, strings: list[str], decode: Callable[[list[int]], str]) -> None:
         self._strings = strings
         self._decode = decode
         # Enough tokens to contain the longest string (a token has at least one byte) and the boundary before it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from ..errors import UserError
 
@@ -41,8 +42,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def softmax_of_row(logits: np.ndarray) -> np.ndarray:
     """Probabilities of one row, float32, by torch: its code is in the CPU's caches after a pass of a model."""
-    import torch
-
     return torch.softmax(torch.from_numpy(logits), 0).numpy()
 
 

@@ -31,9 +31,7 @@ class FeatureDraft(ModelDraft):
     abilities = DraftAbilities(text_only=False)
     in_one_pass = False  # all guesses of an iteration
 
-    def __init__(
-        self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str]) -> None:
         super().__init__(name, model, rule, needs)
         projections = model.projections
         if projections is None or (projections.n > 1) != self.in_one_pass:
@@ -158,9 +156,7 @@ class ParallelDraft(ModelDraft):
 class HeadsDraft(ParallelDraft):
     """Guesses one token with each head, from the target's state before the text's last token, which no head reads."""
 
-    def __init__(
-        self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str]) -> None:
         super().__init__(name, model, rule, needs)
         if model.parallel_heads is None:
             raise UserError(f"The draft {name} has no heads that read hidden states: fetch it again.")

@@ -30,6 +30,7 @@ class ModelFree:
 
 
 PROMPT_LOOKUP = ModelFree("ngram", "prompt lookup", "no small model: it copies from the text so far")
+LONGEST_MATCH = 3  # tokens at the end of the text that prompt lookup finds again
 MODEL_FREE = {one.name: one for one in (PROMPT_LOOKUP,)}
 
 

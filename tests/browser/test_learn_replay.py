@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from decoding.analysis import metrics
-from decoding.analysis.whatif import simulate_lane
 from decoding.lookahead.spec import all_specs
 from decoding.lookahead.static import expected_tokens
 from decoding.records.text import whole_text
 from tests.learn_vectors import LANES, make_tuned, make_vectors
-from tests.runs import add_draft, make_run
+from tests.runs import add_draft, make_run, simulate_lane
 from viz.player.names import lane_name
 from viz.player.payload import run_payload
 from viz.player.payload import tuned as page_tuned
@@ -194,7 +193,7 @@ def test_a_lane_with_a_threshold_is_replayed_as_it_ran_and_at_other_thresholds(p
             lane = f"const lane = model.atThreshold(model.lanes[{number}], {value})"
             shown = f"[{ITERATIONS}, lane.speedup.median, lane.scores]"
             found = model_of(page, run, f"(() => {{ {lane}; return {shown}; }})()")
-            expected = simulate_lane(run, f"{policy}:{value:g}", heads)
+            expected = simulate_lane(run, f"{policy}:{value:g}", heads=heads)
             assert found[0] == [list(one) for one in expected.iterations]
             assert found[1] == pytest.approx(expected.speedup, rel=1e-12)
             if value == float(as_run):
@@ -211,7 +210,7 @@ def test_the_cost_aware_policy_is_replayed_at_multiples_of_its_threshold(page):
     for guesses in (chain.along, *chain.tails.values()):
         guesses.scores["costaware"] = list(guesses.p)
     heads = {"costaware": SimpleNamespace(name="costaware", needs=frozenset(), tuned=tuned)}
-    expected = simulate_lane(run, "costaware", heads)
+    expected = simulate_lane(run, "costaware", heads=heads)
     sent = page_tuned("costaware", tuned, run.costs, "shallow")
     lane = {"lane": "costaware", "draft": "shallow", "threshold": {"fixed": False, "longest": 20}}
     expression = f"""(model.tuned.shallow = {{ costaware: {json.dumps(sent)} }}, [0.3, 1, 3].map((factor) => {{

@@ -8,10 +8,9 @@ from playwright.sync_api import expect
 
 from decoding.analysis.metrics import match_rate, static_speedups
 from decoding.analysis.run_costs import run_costs
-from decoding.analysis.whatif import simulate_lane
 from decoding.backends.recorded import OF_LESSONS, RecordedBackend
 from tests.page_server import first_run
-from tests.runs import make_run
+from tests.runs import make_run, simulate_lane
 
 from .conftest import LEARN, learn_tab
 from .opening import reload, wait_until

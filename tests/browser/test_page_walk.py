@@ -5,10 +5,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from decoding.analysis.whatif import simulate_lane
 from decoding.records.run_file import run_from_json
 from tests.page_server import LANES, first_run
-from tests.runs import add_draft, make_run
+from tests.runs import add_draft, make_run, simulate_lane
 
 from .conftest import LEARN
 from .pointing import (

@@ -3,11 +3,10 @@
 import pytest
 
 from decoding.analysis import metrics
-from decoding.analysis.whatif import simulate_lane
 from decoding.records.text import whole_text
 from tests.browser.opening import settle, stop_at, wait_until
 from tests.page_server import LANES
-from tests.runs import make_run
+from tests.runs import make_run, simulate_lane
 from viz.player.details import token_details
 from viz.player.names import lane_name
 
