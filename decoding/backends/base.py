@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.tuning import chosen_here, curves_here, format_here
-from ..errors import Cancelled, UserError
+from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
-from ..records.events import Event, RawEvents, new_id, numbered
+from ..records.events import Event, RawEvents, guarded, new_id, numbered
 from ..records.machine import has_gpu, memory_bytes
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import CompareRequest, Grant, check_granted, check_length, check_request
@@ -64,11 +64,10 @@ SHARED = "Evaluations take minutes and this machine is shared: run them on your 
 class Backend(ABC):
     """Runs comparisons and other long jobs, here or elsewhere.
 
-    The streams never raise for bad input or a broken machine. They begin with ``queued`` unless the request is refused
-    immediately, are numbered from 0 without gaps, contain JSON-ready data, and end with exactly one of ``finished``,
-    ``cancelled`` and ``failed`` (a sentence). Setting ``cancel`` ends the run between two iterations; closing the
-    stream does so as well and frees its place in the queue. What cannot run, or what ``grant`` does not allow, is
-    refused before it enters the queue.
+    The streams never raise. They begin with ``queued`` unless the request is refused immediately, are numbered from 0
+    without gaps, contain JSON-ready data, and end with exactly one of ``finished``, ``cancelled`` and ``failed`` (a
+    sentence). Setting ``cancel`` ends the run between two iterations; closing the stream does so as well and frees its
+    place in the queue. What cannot run, or what ``grant`` does not allow, is refused before it enters the queue.
     """
 
     only_comparisons = ""  # the sentence that refuses other jobs; "": they run, too
@@ -87,17 +86,11 @@ class Backend(ABC):
         ``progress`` events, then ``finished`` with ``{"result": ...}``.
         """
         run = run_id or new_id()
-        return numbered(run, self._answer(kind, options, cancel, run))
+        return numbered(run, guarded(self._checked(kind, options, cancel, run)))
 
-    def _answer(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
-        """The events of a job, or the sentence that refuses it."""
-        try:
-            self.check_job(kind, options)
-            yield from self._run(kind, options, cancel, run)
-        except Cancelled:
-            yield "cancelled", {}
-        except UserError as error:
-            yield "failed", {"message": str(error)}
+    def _checked(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
+        self.check_job(kind, options)
+        yield from self._run(kind, options, cancel, run)
 
     def check_job(self, kind: str, options: dict[str, Any]) -> None:
         """Raises UserError with a sentence for a job that cannot run here."""
@@ -119,7 +112,9 @@ class Backend(ABC):
 
     @abstractmethod
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
-        """The events of an allowed job, from ``queued`` on. Raises UserError if it is refused or fails, Cancelled."""
+        """The events of an allowed job, from ``queued`` on to a last one, at which this is closed; an exception becomes
+        the last one (see :func:`~decoding.records.events.guarded`).
+        """
 
     @abstractmethod
     def pairs(self) -> list[PairDescription]: ...

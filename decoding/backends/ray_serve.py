@@ -8,7 +8,6 @@ starts as many as are wanted, gives each its GPU, and restarts one that fails. O
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import socket
 import threading
@@ -25,7 +24,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from ..errors import Cancelled, UserError, first_line
-from ..records.events import LAST_KINDS, RawEvents, event_from_json, event_to_json, whole
+from ..records.events import RawEvents, event_from_json, event_to_json
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import Grant
 from .base import Backend
@@ -81,14 +80,12 @@ class Device:
         ``reader``: the name of its actor; "" if it is none.
         """
         job = self._backend.run_job
-        stream = EventStream(run, lambda cancel: whole(run, job(kind, options, cancel, run)), event_to_json)
+        stream = EventStream(run, lambda cancel: job(kind, options, cancel, run), event_to_json)
         watch = asyncio.create_task(_cancel_with(reader, stream.cancel)) if reader else None
-        at = 0
         try:
-            while lines := await stream.read(at):
+            async for lines in stream.follow():
                 for line in lines:
                     yield line
-                at += len(lines)
         finally:
             if watch is not None:
                 watch.cancel()
@@ -123,8 +120,7 @@ class RayBackend(Backend):
         self._reader = reader
         self._work = devices.options(method_name="work", stream=True)
         self._lock = threading.Lock()
-        self._numbers = itertools.count()
-        self._waiting: list[int] = []  # runs without a device, in the order in which they came
+        self._waiting: list[str] = []  # runs without a device, in the order in which they came
         self._running = 0
 
     def pairs(self) -> list[PairDescription]:
@@ -136,46 +132,44 @@ class RayBackend(Backend):
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         with self._lock:
-            number, place = next(self._numbers), len(self._waiting)
-            self._waiting.append(number)
+            place = len(self._waiting)
+            self._waiting.append(run)
         lines: DeploymentResponseGenerator | None = None
         try:
             yield "queued", {"place": place}
             # In a context of its own: Serve cancels a call that still waits when the request that it belongs to is cut.
             lines = Context().run(self._work.remote, kind, options, run, self._reader)
-            yield from self._events_of(lines, number, cancel)
+            yield from self._events_of(lines, run, cancel)
         except BackPressureError as error:
             raise UserError(FULL) from error
         except (RayError, RayServeException, asyncio.CancelledError) as error:
             raise UserError(LOST) from error
         finally:
-            self._has_begun(number, ended=True)
+            self._has_begun(run, ended=True)
             if lines is not None:
                 lines.cancel()  # no effect if it has ended
 
-    def _events_of(self, lines: Iterable[str], number: int, cancel: threading.Event) -> RawEvents:
+    def _events_of(self, lines: Iterable[str], run: str, cancel: threading.Event) -> RawEvents:
         """The device's events up to the last one, preceded by the run's place in the queue."""
         place = None
         for came in apart(lambda: lines, "ray-reader", POLL_S):
             if cancel.is_set():
                 raise Cancelled
             with self._lock:
-                now = self._waiting.index(number) if not came and number in self._waiting else place
+                now = self._waiting.index(run) if not came and run in self._waiting else place
             if now != place:
                 place = now
                 yield "queued", {"place": now}
             for event in map(event_from_json, came):
-                self._has_begun(number)
+                self._has_begun(run)
                 if event.kind != "queued":
                     yield event.kind, event.data
-                if event.kind in LAST_KINDS:
-                    return
         raise UserError(LOST)  # the stream ended without a last event
 
-    def _has_begun(self, number: int, ended: bool = False) -> None:
+    def _has_begun(self, run: str, ended: bool = False) -> None:
         with self._lock:
-            if number in self._waiting:
-                self._waiting.remove(number)
+            if run in self._waiting:
+                self._waiting.remove(run)
                 self._running += not ended
             elif ended:
                 self._running -= 1

@@ -30,7 +30,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from ..errors import UserError
-from ..records.events import Event, event_to_json, whole
+from ..records.events import Event, event_to_json
 from ..records.request import SETTINGS, request_from_dict
 from .base import Backend, check_token
 from .metrics import Metrics
@@ -84,11 +84,10 @@ class Session:
     async def lines(self, start: int, reader: int) -> AsyncIterator[str]:
         """Lines from number ``start`` on, to the run's last; heartbeats in between."""
         at = start
-        while reader == self._reader:
-            lines = await self.stream.read_within(at, self._limits.heartbeat_s)
-            if lines == []:
+        async for lines in self.stream.follow(start, self._limits.heartbeat_s):
+            if reader != self._reader:
                 return
-            at += len(lines or [])
+            at += len(lines)
             self.is_read = self.stream.ended and at == self.stream.next
             yield "".join(lines or [HEARTBEAT])
 
@@ -134,7 +133,7 @@ class Sessions:
             self._backend.check_job(kind, options)
             stream = EventStream(run, partial(self._events, run, kind, options), _line)
             self._known[run] = Session(stream, body, self._limits, self._forget)
-            await stream.read(0)  # it is in the queue now
+            await anext(stream.follow(), None)  # it is in the queue now
 
     def get(self, run: str) -> Session:
         if run not in self._known:
@@ -147,7 +146,7 @@ class Sessions:
             session.expire()
 
     def _events(self, run: str, kind: str, options: dict[str, Any], cancel: threading.Event) -> Iterator[Event]:
-        return self._metrics.watched(whole(run, self._backend.run_job(kind, options, cancel, run)))
+        return self._metrics.watched(self._backend.run_job(kind, options, cancel, run))
 
     def _forget(self, run: str) -> None:
         self._known.pop(run, None)
