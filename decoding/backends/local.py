@@ -129,7 +129,7 @@ class LocalBackend(Backend):
             if self._closed:
                 raise UserError(CLOSED)
             place = len(self._line)
-            if max(0, place - 1) >= self._max_waiting:
+            if place > self._max_waiting:
                 raise UserError(f"{self._max_waiting} runs are already waiting, the maximum: try again soon.")
             self._line.append(job)
             if place == 0:

@@ -225,6 +225,8 @@ def build(options: Options) -> serve.Application:
     """The HTTP side over its devices. Raises UserError for invalid options."""
     if options.replicas is not None and options.replicas < 1 or not 1 <= options.least <= options.most:
         raise UserError("A cluster needs at least one replica, and --most-replicas no fewer than it starts with.")
+    if options.max_waiting < 1:
+        raise UserError("On a cluster at least one run can wait: give --max-waiting 1 or more.")
     number: dict[str, Any] = {"num_replicas": options.replicas}
     if options.replicas is None:
         bounds = {"min_replicas": options.least, "max_replicas": options.most}
