@@ -120,20 +120,20 @@ class RayBackend(Backend):
         self._reader = reader
         self._work = devices.options(method_name="work", stream=True)
         self._lock = threading.Lock()
-        self._waiting: list[str] = []  # runs without a device, in the order in which they came
-        self._running = 0
+        self._runs: dict[str, bool] = {}  # in the order in which they came: whether they have a device
 
     def pairs(self) -> list[PairDescription]:
         return describe_pairs()
 
     def status(self) -> str:
         with self._lock:
-            return f"Runs on a Ray cluster; {self._running} runs are in progress, {len(self._waiting)} waiting."
+            waiting = len(self._waiting())
+            return f"Runs on a Ray cluster; {len(self._runs) - waiting} runs are in progress, {waiting} waiting."
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         with self._lock:
-            place = len(self._waiting)
-            self._waiting.append(run)
+            place = len(self._waiting())
+            self._runs[run] = False
         lines: DeploymentResponseGenerator | None = None
         try:
             yield "queued", {"place": place}
@@ -145,7 +145,8 @@ class RayBackend(Backend):
         except (RayError, RayServeException, asyncio.CancelledError) as error:
             raise UserError(LOST) from error
         finally:
-            self._has_begun(run, ended=True)
+            with self._lock:
+                del self._runs[run]
             if lines is not None:
                 lines.cancel()  # no effect if it has ended
 
@@ -156,23 +157,19 @@ class RayBackend(Backend):
             if cancel.is_set():
                 raise Cancelled
             with self._lock:
-                now = self._waiting.index(run) if not came and run in self._waiting else place
+                self._runs[run] = self._runs[run] or bool(came)
+                now = place if self._runs[run] else self._waiting().index(run)
             if now != place:
                 place = now
                 yield "queued", {"place": now}
             for event in map(event_from_json, came):
-                self._has_begun(run)
                 if event.kind != "queued":
                     yield event.kind, event.data
         raise UserError(LOST)  # the stream ended without a last event
 
-    def _has_begun(self, run: str, ended: bool = False) -> None:
-        with self._lock:
-            if run in self._waiting:
-                self._waiting.remove(run)
-                self._running += not ended
-            elif ended:
-                self._running -= 1
+    def _waiting(self) -> list[str]:
+        """The runs without a device, in the order in which they came (lock held)."""
+        return [run for run, has_device in self._runs.items() if not has_device]
 
 
 @serve.deployment(

@@ -20,7 +20,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -131,8 +130,12 @@ class Sessions:
                 raise HTTPException(503, sentence)
             kind, options = _read_body(body, self._limits)
             self._backend.check_job(kind, options)
-            stream = EventStream(run, partial(self._events, run, kind, options), _line)
-            self._known[run] = Session(stream, body, self._limits, self._forget)
+
+            def events(cancel: threading.Event) -> Iterator[Event]:
+                return self._metrics.watched(self._backend.run_job(kind, options, cancel, run))
+
+            stream = EventStream(run, events, lambda event: event_to_json(event) + "\n")
+            self._known[run] = Session(stream, body, self._limits, self._known.pop)
             await anext(stream.follow(), None)  # it is in the queue now
 
     def get(self, run: str) -> Session:
@@ -144,16 +147,6 @@ class Sessions:
     def close(self) -> None:
         for session in list(self._known.values()):
             session.expire()
-
-    def _events(self, run: str, kind: str, options: dict[str, Any], cancel: threading.Event) -> Iterator[Event]:
-        return self._metrics.watched(self._backend.run_job(kind, options, cancel, run))
-
-    def _forget(self, run: str) -> None:
-        self._known.pop(run, None)
-
-
-def _line(event: Event) -> str:
-    return event_to_json(event) + "\n"
 
 
 def _read_body(body: bytes, limits: Limits) -> tuple[str, dict[str, Any]]:
