@@ -259,7 +259,7 @@ def check_request(request: CompareRequest) -> CompareRequest:
         raise UserError("A system message is part of a chat: ask the model (chat), or leave the message out.")
     if request.picture and request.chat is False:
         raise UserError("A picture is part of a chat: ask the model (chat), or leave the picture out.")
-    if len(set(request.lanes)) < len(request.lanes):
+    if len({lane.strip() for lane in request.lanes}) < len(request.lanes):
         raise UserError("A lane was named twice: name each lane once.")
     if bool(request.target) != bool(request.draft):
         raise UserError(
