@@ -306,7 +306,10 @@ def test_a_port_on_which_ray_does_not_listen_in_time_is_a_sentence(cluster, monk
         ray_serve.open_cluster("127.0.0.1", 1)
 
 
-@pytest.mark.parametrize("args", [{"replicas": 0}, {"least": 3, "most": 2}, {"max_waiting": 0}, {"nonsense": 1}])
+WRONG = [{"replicas": 0}, {"least": 3, "most": 2}, {"max_waiting": 0}, {"nonsense": 1}, {"replicas": "two"}]
+
+
+@pytest.mark.parametrize("args", [*WRONG, {"grant": {"nonsense": 1}}])
 def test_a_cluster_that_cannot_be_is_a_sentence(args):
     from decoding.backends.ray_serve import application
 

@@ -13,17 +13,18 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterable
 from contextvars import Context
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import ray
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from ..errors import Cancelled, UserError, first_line
+from ..errors import Cancelled, UserError, first_fault, first_line
 from ..records.events import RawEvents, event_from_json, event_to_json
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import Grant
@@ -52,6 +53,7 @@ FULL = "All replicas are busy, and the queue is full: try again soon."
 class Options:
     """The options of a cluster; also the ``args`` of a configuration file (see docs/cluster.yaml)."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     replicas: int | None = None  # None: between least and most, as the load requires
     least: int = 1
     most: int = 4
@@ -62,15 +64,15 @@ class Options:
     insecure: bool = False  # whether a configuration file may do without either
     any_model: bool = False
     grace_s: float = 20.0  # how long a run continues without a reader
-    grant: dict[str, Any] = field(default_factory=dict)  # fields of Grant
+    grant: Grant = Grant()
 
 
 @serve.deployment
 class Device:
     """One quiet device: one comparison at a time (``max_ongoing_requests=1``), in a separate worker process."""
 
-    def __init__(self, grant: dict[str, Any], any_model: bool) -> None:
-        self._backend = LocalBackend(max_waiting=1, grant=Grant(**grant))
+    def __init__(self, grant: Grant, any_model: bool) -> None:
+        self._backend = LocalBackend(max_waiting=1, grant=grant)
         if not any_model:
             self._backend.prepare()  # the first visitor need not wait for the default pair
 
@@ -182,8 +184,8 @@ class RayBackend(Backend):
 class Face:
     """The HTTP side: the same application as on one machine."""
 
-    def __init__(self, devices: DeploymentHandle, options: dict[str, Any]) -> None:
-        self._devices, self._options = devices, Options(**options)
+    def __init__(self, devices: DeploymentHandle, options: Options) -> None:
+        self._devices, self._options = devices, options
 
     def __serve_build_asgi_app__(self) -> Any:
         options = self._options
@@ -194,7 +196,7 @@ class Face:
             heartbeat_s=HEARTBEAT_S,
         )
         reader = ray.get_runtime_context().get_actor_name() or ""
-        return create_app(RayBackend(self._devices, Grant(**options.grant), reader), _token(options), limits)
+        return create_app(RayBackend(self._devices, options.grant, reader), _token(options), limits)
 
 
 def application(args: dict[str, Any]) -> serve.Application:
@@ -203,9 +205,9 @@ def application(args: dict[str, Any]) -> serve.Application:
     ``args`` are fields of Options. Raises UserError for invalid options, and for an application open to everyone.
     """
     try:
-        options = Options(**args)
-    except TypeError as error:
-        raise UserError(f"These are not the options of a cluster: {error}.") from error
+        options = TypeAdapter(Options).validate_python(args)
+    except ValidationError as error:
+        raise UserError(f"These are not the options of a cluster: {first_fault(error)}") from error
     if not (_token(options) or options.insecure):
         raise UserError(
             "Anyone who reaches this cluster could run comparisons: set SPECULOSCOPE_TOKEN on every node before "
@@ -238,7 +240,7 @@ def build(options: Options) -> serve.Application:
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         **number,
     )
-    return face.bind(devices.bind(options.grant, options.any_model), asdict(options))
+    return face.bind(devices.bind(options.grant, options.any_model), options)
 
 
 def start(options: Options, host: str, port: int, address: str = "") -> None:

@@ -44,11 +44,8 @@ class RecordingInfo:
     shows: str
     prompt: str
     pair: str
-    fingerprints: dict[str, str]  # model name -> fingerprint of the weights that made it
-    created: str  # ISO 8601, UTC
-    machine: str
-    dtype: str
-    lanes: list[str] = field(default_factory=list)
+    lanes: list[str]
+    fingerprints: dict[str, str] = field(default_factory=dict)  # of what it was made with; see :func:`fingerprints`
     point: str = ""  # the lane of its first sentence; "": the fastest
 
 
@@ -58,19 +55,8 @@ _INDEX = TypeAdapter(list[RecordingInfo])
 def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingInfo:
     """The list entry of ``run``; without a title its prompt's first line serves as one."""
     first_line = next((line.strip() for line in run.settings.prompt.splitlines() if line.strip()), run.id)
-    models = {"target": run.pair.target, **run.pair.drafts}
-    return RecordingInfo(
-        id=run.id,
-        title=title or first_line[:80],
-        shows=shows,
-        prompt=run.settings.prompt,
-        pair=run.pair.name,
-        fingerprints={name: model.fingerprint for name, model in models.items()},
-        created=run.created,
-        machine=run.machine.gpu or run.machine.processor,
-        dtype=run.pair.target.dtype,
-        lanes=[trace.lane for trace in run.lanes],
-    )
+    lanes = [trace.lane for trace in run.lanes]
+    return RecordingInfo(run.id, title or first_line[:80], shows, run.settings.prompt, run.pair.name, lanes)
 
 
 class RecordedBackend(Backend):

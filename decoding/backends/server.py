@@ -60,7 +60,7 @@ class Session:
     All of it runs in the event loop's thread.
     """
 
-    def __init__(self, stream: EventStream[str], body: bytes, limits: Limits, forget: Callable[[str], None]) -> None:
+    def __init__(self, stream: EventStream[str], body: bytes, limits: Limits, forget: Callable[[str], Any]) -> None:
         self.stream, self.body = stream, body
         self._limits, self._forget = limits, forget
         self._reader = 0  # the number of the newest one, which takes over from an older one

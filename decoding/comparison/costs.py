@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 from statistics import median
 
 import numpy as np
@@ -345,12 +345,8 @@ def fit_steps(seconds: Mapping[int, Sequence[float]], at_once: bool = False) -> 
 
 def contradiction(seconds: Mapping[int, Sequence[float]]) -> float:
     """The largest share by which a pass over more tokens was measured as cheaper than one over fewer."""
-    highest, found = 0.0, 0.0
-    for n in sorted(seconds):
-        read = median(seconds[n])
-        highest = max(highest, read)
-        found = max(found, 1.0 - read / highest)
-    return found
+    medians = [median(seconds[n]) for n in sorted(seconds)]
+    return max((1.0 - read / highest for read, highest in zip(medians, accumulate(medians, max))), default=0.0)
 
 
 def smooth_costs(measured: Sequence[Costs]) -> Costs:

@@ -193,6 +193,7 @@ SETTINGS = settings_of(CompareRequest)
 class Grant:
     """The limits of one visitor on a shared machine; ``max_total_tokens`` counts all lanes and repeats."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     max_prompt_chars: int = MAX_PROMPT_CHARS
     max_new_tokens: int = MAX_NEW_TOKENS
     max_total_tokens: int = MAX_NEW_TOKENS * MAX_LANES * MAX_REPEATS
