@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..loop.speculative import RawIteration
 from ..records.proposal import parents_in, path_to
 from ..records.trace import Chain, Fate, Iteration, Token
 from .chain import read_in_parts, start_along
+from .lane_run import LaneRun
 from .prepare import Prepared, abilities_of, make_draft
 
 
@@ -34,66 +36,61 @@ Views = dict[tuple[int, tuple[int, ...]], View]
 
 
 class Annotator:
-    """Reads the lanes' texts once more with both models and fills in the iterations.
+    """Reads the texts of ``runs``, one of each lane, once more with both models and fills in the iterations.
 
     A model's distribution at a position depends on the text before it: the lane's output or, for dropped tokens, the
-    output plus the wrong tokens after it. Views are stored by (position, those wrong tokens), so that lanes with the
-    same output share them.
+    output plus the wrong tokens after it. Views are stored by (position, those wrong tokens). Lanes with the same
+    output share them, so that each model reads each text once.
     """
 
-    def __init__(self, prepared: Prepared, top: int = 5) -> None:
+    def __init__(self, prepared: Prepared, runs: Sequence[LaneRun], top: int = 5) -> None:
         """``top``: number of alternatives kept per token."""
-        self._prepared = prepared
-        self._top = top
+        self._prepared, self._runs, self._top = prepared, runs, top
         self._views: dict[tuple[str, tuple[int, ...]], Views] = {}
 
-    def iterations(
-        self, raw: list[RawIteration], draft: str | None, chain: Chain | None, policy: str = ""
-    ) -> list[Iteration]:
+    def iterations(self, run: LaneRun, chain: Chain | None) -> list[Iteration]:
         """The iterations of one lane in the format of the run file.
 
-        If ``policy`` accepted a token without evaluating its head, the head's score is taken from the chain. A chain
+        If its policy accepted a token without evaluating its head, the head's score is taken from the chain. A chain
         says nothing of a lane that wrote another text.
         """
-        output = [token for iteration in raw for token in iteration.tokens]
+        draft, output, prompt = self._prepared.draft_of(run.lane), run.output, self._prepared.prompt
         chain = chain if chain is not None and chain.target == output else None
-        prompt = self._prepared.prompt
-        target = self._look("", self._prepared.pair.target, prompt, output, raw)
+        target = self._look("", self._prepared.pair.target, prompt, output)
         seen = None
         if draft is not None and draft not in MODEL_FREE:
             abilities = abilities_of(self._prepared.pair, draft)
             if abilities.text_only:
                 read = prompt.as_read(abilities.sees)
-                seen = self._look(draft, self._prepared.pair.draft(draft), read, output, raw)
+                seen = self._look(draft, self._prepared.pair.draft(draft), read, output)
             else:
-                seen = self._draft_again(draft, output, raw)
-        found = [to_iteration(iteration, target, seen, draft, chain) for iteration in raw]
+                seen = self._draft_again(draft, run)
+        found = [to_iteration(iteration, target, seen, draft, chain) for iteration in run.iterations]
         if chain is not None:
             replay = Replay(chain)
             for iteration in found:
-                _fill_scores(iteration, replay, policy)
+                _fill_scores(iteration, replay, run.lane.policy)
         return found
 
-    def with_grey(self, raw: list[RawIteration]) -> list[float]:
+    def with_grey(self, output: list[int]) -> list[float]:
         """The target's probability of each token of the text, had the prompt's picture been a grey one; [] without."""
         if self._prepared.prompt.grey is None:
             return []
-        output = [token for iteration in raw for token in iteration.tokens]
-        views = self._views.setdefault(("grey", tuple(output)), {})
+        views = self._views.setdefault(("grey picture", tuple(output)), {})
         if not views:  # no lane before wrote the same text
             wanted = {at: {token} for at, token in enumerate(output)}
             self._read_text(self._prepared.pair.target, self._prepared.prompt.with_grey(), views, output, wanted)
         return [views[at, ()].p[token] for at, token in enumerate(output)]
 
-    def _draft_again(self, name: str, output: list[int], raw: list[RawIteration]) -> Views:
+    def _draft_again(self, name: str, run: LaneRun) -> Views:
         """The views of a draft that reads hidden states: they depend on where an iteration began, so that each lane has
         its own. The draft reads each iteration's guesses once more, down each branch.
         """
-        prompt, views, wanted = self._prepared.prompt, Views(), _tokens_at(raw)
+        prompt, output, views, wanted = self._prepared.prompt, run.output, Views(), _tokens_at(run.iterations)
         source = make_draft(self._prepared.pair, name, self._prepared.rule)
         assert isinstance(source, ModelDraft), "a draft that reads hidden states is a model"
         states = start_along(source, prompt, output, self._prepared.pair.target)
-        for iteration in raw:
+        for iteration in run.iterations:
             end = iteration.start + iteration.n_accepted
             for branch in branches_of(iteration):
                 source.forget(len(prompt) + iteration.start - 1)
@@ -108,15 +105,20 @@ class Annotator:
             source.forget(len(prompt) + min(end + 1, len(output)) - 1)
         return views
 
-    def _look(self, name: str, model: Any, prompt: EncodedPrompt, output: list[int], raw: list[RawIteration]) -> Views:
-        """The views of a model that reads only the text: along ``output``, and after the wrong tokens of ``raw``."""
-        views = self._views.setdefault((name, tuple(output)), {})
+    def _look(self, draft: str, model: Any, prompt: EncodedPrompt, output: list[int]) -> Views:
+        """The views of a model that reads only the text: along ``output``, and after the wrong tokens of the lanes that
+        wrote it. ``draft`` "": of the target, after those of all lanes.
+        """
+        key = draft, tuple(output)
+        if key in self._views:
+            return self._views[key]
+        views = self._views[key] = {}
+        runs = [run for run in self._runs if run.output == output and draft in ("", self._prepared.draft_of(run.lane))]
+        raw = [iteration for run in runs for iteration in run.iterations]
         self._read_text(model, prompt, views, output, _tokens_at(raw))
-        for iteration in reversed(raw):  # from the end: rewinding keeps what comes before
-            for branch in branches_of(iteration):
-                wrong = [iteration.drafted[node] for node in branch if node >= iteration.n_accepted]
-                at = iteration.start + len(branch) - len(wrong)
-                self._read_wrong(model, len(prompt) + at, views, at, wrong)
+        branches = {place for iteration in raw for place in wrong_branches(iteration)}
+        for at, wrong in sorted(branches, reverse=True):  # from the end: rewinding keeps what comes before
+            self._read_wrong(model, len(prompt) + at, views, at, wrong)
         return views
 
     def _read_text(
@@ -132,19 +134,19 @@ class Annotator:
         for at, row in enumerate(rows):
             self._add(views, (at, ()), row, wanted.get(at, set()))
 
-    def _read_wrong(self, model: Any, length: int, views: Views, at: int, wrong: list[int]) -> None:
+    def _read_wrong(self, model: Any, length: int, views: Views, at: int, wrong: tuple[int, ...]) -> None:
         """Views after a rejected token, for the dropped ones: after each of the tokens ``wrong``, which follow the text
         of ``length`` tokens before output position ``at``.
         """
         if len(wrong) < 2 or length + len(wrong) > model.max_length or length > model.length:
             return
-        last = views.get((at + len(wrong) - 1, tuple(wrong[:-1])))
+        last = views.get((at + len(wrong) - 1, wrong[:-1]))
         if last is not None and wrong[-1] in last.p:
             return
         model.rewind(length)
-        rows = all_rows(model, model.extend(wrong[:-1]))
+        rows = all_rows(model, model.extend([*wrong[:-1]]))
         for index, row in enumerate(rows, start=1):
-            self._add(views, (at + index, tuple(wrong[:index])), row, {wrong[index]})
+            self._add(views, (at + index, wrong[:index]), row, {wrong[index]})
 
     def _add(self, views: Views, key: tuple[int, tuple[int, ...]], row: np.ndarray, wanted: set[int]) -> None:
         """Adds what ``row`` says at ``key``, unless it is there with all tokens that are ``wanted``."""
@@ -252,6 +254,13 @@ def branches_of(raw: RawIteration) -> list[list[int]]:
     parents = parents_in(raw.parents, len(raw.drafted))
     inner = set(parents)
     return [path_to(parents, node) for node in range(len(parents)) if node not in inner] or [[]]
+
+
+def wrong_branches(raw: RawIteration) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Of each branch the position after its accepted guesses, and the tokens of the others."""
+    for branch in branches_of(raw):
+        wrong = tuple(raw.drafted[node] for node in branch if node >= raw.n_accepted)
+        yield raw.start + len(branch) - len(wrong), wrong
 
 
 def rejected_above(raw: RawIteration, index: int) -> list[int]:
