@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +33,17 @@ class View:
     p: dict[int, float]  # probability of the tokens that were drafted or emitted there
 
 
-Views = dict[tuple[int, tuple[int, ...]], View]
+Place = tuple[int, tuple[int, ...]]  # an output position, and the wrong tokens right before it
+Views = dict[Place, View]
+Wanted = Mapping[Place, Collection[int]]  # tokens whose probabilities are needed
 
 
 class Annotator:
     """Reads the texts of ``runs``, one of each lane, once more with both models and fills in the iterations.
 
     A model's distribution at a position depends on the text before it: the lane's output or, for dropped tokens, the
-    output plus the wrong tokens after it. Views are stored by (position, those wrong tokens). Lanes with the same
-    output share them, so that each model reads each text once.
+    output plus the wrong tokens after it. Lanes with the same output share its views, so that each model reads each
+    text once.
     """
 
     def __init__(self, prepared: Prepared, runs: Sequence[LaneRun], top: int = 5) -> None:
@@ -78,7 +81,7 @@ class Annotator:
             return []
         views = self._views.setdefault(("grey picture", tuple(output)), {})
         if not views:  # no lane before wrote the same text
-            wanted = {at: {token} for at, token in enumerate(output)}
+            wanted: Wanted = {(at, ()): (token,) for at, token in enumerate(output)}
             self._read_text(self._prepared.pair.target, self._prepared.prompt.with_grey(), views, output, wanted)
         return [views[at, ()].p[token] for at, token in enumerate(output)]
 
@@ -86,7 +89,7 @@ class Annotator:
         """The views of a draft that reads hidden states: they depend on where an iteration began, so that each lane has
         its own. The draft reads each iteration's guesses once more, down each branch.
         """
-        prompt, output, views, wanted = self._prepared.prompt, run.output, Views(), _tokens_at(run.iterations)
+        prompt, output, views, wanted = self._prepared.prompt, run.output, Views(), _wanted(run.iterations)
         source = make_draft(self._prepared.pair, name, self._prepared.rule)
         assert isinstance(source, ModelDraft), "a draft that reads hidden states is a model"
         states = start_along(source, prompt, output, self._prepared.pair.target)
@@ -95,12 +98,9 @@ class Annotator:
             for branch in branches_of(iteration):
                 source.forget(len(prompt) + iteration.start - 1)
                 text = prompt.ids + output[: iteration.start]
-                for depth, row in enumerate(source.rows_along(text, [iteration.drafted[node] for node in branch])):
-                    wrong = tuple(iteration.drafted[node] for node in branch[:depth] if node >= iteration.n_accepted)
-                    tokens = {iteration.drafted[branch[depth]]} if depth < len(branch) else set()
-                    if not wrong:
-                        tokens |= wanted.get(iteration.start + depth, set())
-                    self._add(views, (iteration.start + depth, wrong), row, tokens)
+                rows = source.rows_along(text, [iteration.drafted[node] for node in branch])
+                for depth, row in enumerate(rows):
+                    self._add(views, place_after(iteration, branch[:depth]), row, wanted)
             source.observe(iteration.n_accepted, tuple(layer[iteration.start : end + 1] for layer in states))
             source.forget(len(prompt) + min(end + 1, len(output)) - 1)
         return views
@@ -114,49 +114,40 @@ class Annotator:
             return self._views[key]
         views = self._views[key] = {}
         runs = [run for run in self._runs if run.output == output and draft in ("", self._prepared.draft_of(run.lane))]
-        raw = [iteration for run in runs for iteration in run.iterations]
-        self._read_text(model, prompt, views, output, _tokens_at(raw))
-        branches = {place for iteration in raw for place in wrong_branches(iteration)}
-        for at, wrong in sorted(branches, reverse=True):  # from the end: rewinding keeps what comes before
-            self._read_wrong(model, len(prompt) + at, views, at, wrong)
+        wanted = _wanted(iteration for run in runs for iteration in run.iterations)
+        self._read_text(model, prompt, views, output, wanted)
+        branches = {(position - len(wrong), wrong) for position, wrong in wanted if wrong}
+        for at, wrong in sorted(branches, reverse=True):  # from the end, where rewinding keeps what comes before
+            if (at + len(wrong), wrong) not in views:  # it is the beginning of none that was read
+                self._read_wrong(model, prompt, views, at, wrong, wanted)
         return views
 
-    def _read_text(
-        self, model: Any, prompt: EncodedPrompt, views: Views, output: list[int], wanted: dict[int, set[int]]
-    ) -> None:
-        """Views along ``output`` and right after it; ``wanted``: by position, the tokens whose probabilities are
-        needed.
-        """
+    def _read_text(self, model: Any, prompt: EncodedPrompt, views: Views, output: list[int], wanted: Wanted) -> None:
+        """Views along ``output`` and right after it."""
         model.kept_layers = ()
         prefill(model, prompt)
         feed = [prompt.ids[-1], *output][: model.max_length - len(prompt) + 1]
         rows = (row for logits in read_in_parts(model, feed) for row in all_rows(model, logits))
         for at, row in enumerate(rows):
-            self._add(views, (at, ()), row, wanted.get(at, set()))
+            self._add(views, (at, ()), row, wanted)
 
-    def _read_wrong(self, model: Any, length: int, views: Views, at: int, wrong: tuple[int, ...]) -> None:
-        """Views after a rejected token, for the dropped ones: after each of the tokens ``wrong``, which follow the text
-        of ``length`` tokens before output position ``at``.
-        """
-        if len(wrong) < 2 or length + len(wrong) > model.max_length or length > model.length:
-            return
-        last = views.get((at + len(wrong) - 1, wrong[:-1]))
-        if last is not None and wrong[-1] in last.p:
+    def _read_wrong(
+        self, model: Any, prompt: EncodedPrompt, views: Views, at: int, wrong: tuple[int, ...], wanted: Wanted
+    ) -> None:
+        """Views after each of the tokens ``wrong``, which follow the text before position ``at``."""
+        length = len(prompt) + at
+        if length + len(wrong) >= model.max_length or length > model.length:
             return
         model.rewind(length)
-        rows = all_rows(model, model.extend([*wrong[:-1]]))
-        for index, row in enumerate(rows, start=1):
-            self._add(views, (at + index, wrong[:index]), row, {wrong[index]})
+        for n, row in enumerate(all_rows(model, model.extend([*wrong])), start=1):
+            self._add(views, (at + n, wrong[:n]), row, wanted)
 
-    def _add(self, views: Views, key: tuple[int, tuple[int, ...]], row: np.ndarray, wanted: set[int]) -> None:
-        """Adds what ``row`` says at ``key``, unless it is there with all tokens that are ``wanted``."""
-        known = views.get(key)
-        if known is None or not wanted <= known.p.keys():
-            wanted = wanted.union(known.p if known else ())
-            views[key] = _view(row, self._prepared.rule, key[0], wanted, self._top)
+    def _add(self, views: Views, place: Place, row: np.ndarray, wanted: Wanted) -> None:
+        if place not in views:
+            views[place] = _view(row, self._prepared.rule, place[0], wanted.get(place, ()), self._top)
 
 
-def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> View:
+def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: Collection[int], top: int) -> View:
     shaped = rule.shape(row)
     probabilities = softmax(shaped)
     possible = np.flatnonzero(probabilities)  # a reduced head lacks most ids, and partitioning equal numbers is slow
@@ -172,15 +163,14 @@ def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int]
     )
 
 
-def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
-    """By output position, the tokens drafted (up to the first rejection) or emitted there."""
-    found: dict[int, set[int]] = {}
+def _wanted(raw: Iterable[RawIteration]) -> dict[Place, set[int]]:
+    """By place, the tokens drafted or emitted there."""
+    found: dict[Place, set[int]] = defaultdict(set)
     for iteration in raw:
         for index, token in enumerate(iteration.drafted):
-            if not rejected_above(iteration, index):
-                found.setdefault(iteration.start + len(above(iteration, index)), set()).add(token)
+            found[place_of(iteration, index)].add(token)
         if iteration.emitted is not None:
-            found.setdefault(iteration.start + iteration.n_accepted, set()).add(iteration.emitted)
+            found[iteration.start + iteration.n_accepted, ()].add(iteration.emitted)
     return found
 
 
@@ -190,9 +180,6 @@ def to_iteration(
     """The iteration with what both models said of its tokens; ``seen``: the draft's views, None if it has none."""
     drafted = [_drafted_token(raw, index, target, seen, draft) for index in range(len(raw.drafted))]
     first = raw.decisions[0] if raw.decisions else (None, None)
-    holds = None
-    if chain is not None and raw.start < len(chain.target):
-        holds = chain.holds(raw.start)
     return Iteration(
         start=raw.start,
         drafted=drafted,
@@ -200,7 +187,7 @@ def to_iteration(
         stop=raw.stop,
         score=_number(first[0]),
         threshold=_number(first[1]),
-        holds=holds,
+        holds=chain.holds(raw.start) if chain is not None and raw.start < len(chain.target) else None,
         parents=raw.parents,
         reads=raw.reads,
     )
@@ -217,10 +204,8 @@ def _fill_scores(iteration: Iteration, replay: Replay, policy: str) -> None:
 
 
 def _drafted_token(raw: RawIteration, index: int, target: Views, seen: Views | None, draft: str | None) -> Token:
-    wrong = tuple(raw.drafted[node] for node in rejected_above(raw, index))
-    key = (raw.start + len(above(raw, index)), wrong)
     token = Token(id=raw.drafted[index], fate=fate_of(raw, index))
-    _describe(token, target.get(key), None if seen is None else seen.get(key))
+    _describe(token, place_of(raw, index), target, seen)
     if seen is None and draft is not None:  # no model: its first choice is what it proposed
         token.draft_choice = token.id
     if index + 1 < len(raw.decisions):
@@ -234,9 +219,8 @@ def _drafted_token(raw: RawIteration, index: int, target: Views, seen: Views | N
 def _emitted_token(raw: RawIteration, target: Views, seen: Views | None, draft: str | None) -> Token | None:
     if raw.emitted is None:
         return None
-    key = (raw.start + raw.n_accepted, ())
     token = Token(id=raw.emitted, fate=fate_of_emitted(raw))
-    _describe(token, target.get(key), None if seen is None else seen.get(key))
+    _describe(token, (raw.start + raw.n_accepted, ()), target, seen)
     if seen is None and draft is not None and raw.n_accepted < len(raw.drafted):
         token.draft_choice = raw.drafted[raw.n_accepted]
     return token
@@ -246,7 +230,7 @@ def fate_of(raw: RawIteration, index: int) -> Fate:
     """Fate of the drafted token ``index``."""
     if index < raw.n_accepted:
         return "accepted"
-    return "rejected" if raw.emitted is not None and not rejected_above(raw, index) else "dropped"
+    return "rejected" if raw.emitted is not None and not place_of(raw, index)[1] else "dropped"
 
 
 def branches_of(raw: RawIteration) -> list[list[int]]:
@@ -256,21 +240,14 @@ def branches_of(raw: RawIteration) -> list[list[int]]:
     return [path_to(parents, node) for node in range(len(parents)) if node not in inner] or [[]]
 
 
-def wrong_branches(raw: RawIteration) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Of each branch the position after its accepted guesses, and the tokens of the others."""
-    for branch in branches_of(raw):
-        wrong = tuple(raw.drafted[node] for node in branch if node >= raw.n_accepted)
-        yield raw.start + len(branch) - len(wrong), wrong
+def place_of(raw: RawIteration, index: int) -> Place:
+    """The place of the guess ``index``."""
+    return place_after(raw, path_to(parents_in(raw.parents, len(raw.drafted)), index)[:-1])
 
 
-def rejected_above(raw: RawIteration, index: int) -> list[int]:
-    """Of the guesses above ``index``, those that were not accepted, in the order of the text."""
-    return [node for node in above(raw, index) if node >= raw.n_accepted]
-
-
-def above(raw: RawIteration, index: int) -> list[int]:
-    """The guesses that the guess ``index`` follows, in the order of the text."""
-    return path_to(parents_in(raw.parents, len(raw.drafted)), index)[:-1]
+def place_after(raw: RawIteration, branch: Sequence[int]) -> Place:
+    """The place after the guesses ``branch``, of which those that were not accepted are wrong."""
+    return raw.start + len(branch), tuple(raw.drafted[node] for node in branch if node >= raw.n_accepted)
 
 
 def fate_of_emitted(raw: RawIteration) -> Fate:
@@ -281,16 +258,16 @@ def fate_of_emitted(raw: RawIteration) -> Fate:
     return "correction" if raw.n_accepted - 1 in rest else "bonus"
 
 
-def _describe(token: Token, target: View | None, seen: View | None) -> None:
-    if target is not None:
-        token.target_choice = target.choice
-        token.p_target = target.p.get(token.id)
-        token.target_top = target.top
-    if seen is not None:
-        token.draft_choice = seen.choice
-        token.p_draft = seen.p.get(token.id)
-        token.entropy = seen.entropy
-        token.draft_top = seen.top
+def _describe(token: Token, place: Place, target: Views, seen: Views | None) -> None:
+    if (view := target.get(place)) is not None:
+        token.target_choice = view.choice
+        token.p_target = view.p.get(token.id)
+        token.target_top = view.top
+    if (view := (seen or {}).get(place)) is not None:
+        token.draft_choice = view.choice
+        token.p_draft = view.p.get(token.id)
+        token.entropy = view.entropy
+        token.draft_top = view.top
 
 
 def _number(value: float | None) -> float | None:
