@@ -58,6 +58,7 @@ def _as_large(pair: PairDescription) -> PairDescription:
 
 
 CLOSED = "The program was closed before the run was done: start it and the run again."
+EVALUATIONS = ("evaluate", "drafts")  # kinds of jobs; the options say which of the two it is
 SHARED = "Evaluations take minutes and this machine is shared: run them on your own machine."
 
 
@@ -71,9 +72,7 @@ class Backend(ABC):
     """
 
     only_comparisons = ""  # the sentence that refuses other jobs; "": they run, too
-
-    def __init__(self, grant: Grant | None = None) -> None:
-        self._grant = grant or Grant()
+    _grant = Grant()  # the most that a job may request
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         """Decodes one prompt with several lanes: a job whose options are the settings of ``request``."""
@@ -98,7 +97,7 @@ class Backend(ABC):
             self._check(CompareRequest(**options))
         elif self.only_comparisons or not self._grant.long_jobs:
             raise UserError(self.only_comparisons or SHARED)
-        elif kind in ("evaluate", "drafts"):
+        elif kind in EVALUATIONS:
             from ..evaluation.options import options_from_dict
 
             check_length(options_from_dict(options).max_new_tokens, self._grant)
@@ -116,8 +115,9 @@ class Backend(ABC):
         the last one (see :func:`~decoding.records.events.guarded`).
         """
 
-    @abstractmethod
-    def pairs(self) -> list[PairDescription]: ...
+    def pairs(self) -> list[PairDescription]:
+        """The pairs that can be named."""
+        return describe_pairs()
 
     @abstractmethod
     def status(self) -> str:

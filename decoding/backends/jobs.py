@@ -16,6 +16,7 @@ from ..records.events import Kind, RawEvents
 from ..records.pairs import find_pair
 from ..records.request import CompareRequest, number_formats
 from ..records.run_file import to_plain
+from .base import EVALUATIONS
 
 if TYPE_CHECKING:
     from ..comparison.kept_costs import KnownCosts
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 Cancel = Callable[[], bool]
 Key = tuple[str, str, str, str, str]  # pair, target, draft, number format of the target and of drafts
 POLL_S = 0.05  # interval at which idle work waits for a loading pair
-EVALUATIONS = ("evaluate", "drafts")  # kinds of jobs; the options say which of the two it is
 PART = "part"  # the kind of a job that is a part of an evaluation; not for clients over HTTP
 
 

@@ -51,13 +51,13 @@ class LocalBackend(Backend):
 
     ``runner`` is the class that does the work inside the worker (importable by name); it is made once per
     process and keeps the last pair loaded. The process starts with the first job, and again after a crash.
-    ``grant``: the most that a job may request; a public deployment grants less.
+    ``grant``: by default that of a public deployment, or the largest.
     """
 
     def __init__(
         self, runner: Callable[[], Any] = Jobs, max_waiting: int = MAX_WAITING, grant: Grant | None = None
     ) -> None:
-        super().__init__(grant or (PUBLIC if is_public() else Grant()))
+        self._grant = grant or (PUBLIC if is_public() else Grant())
         self._target = f"{runner.__module__}:{runner.__qualname__}"
         self._max_waiting = max_waiting
         self._lock = threading.Lock()

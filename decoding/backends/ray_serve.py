@@ -26,7 +26,6 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from ..errors import Cancelled, UserError, first_fault, first_line
 from ..records.events import RawEvents, event_from_json, event_to_json
-from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import Grant
 from .base import Backend
 from .local import LocalBackend
@@ -118,14 +117,10 @@ class RayBackend(Backend):
     """
 
     def __init__(self, devices: DeploymentHandle, grant: Grant, reader: str = "") -> None:
-        super().__init__(grant)
-        self._reader = reader
+        self._grant, self._reader = grant, reader
         self._work = devices.options(method_name="work", stream=True)
         self._lock = threading.Lock()
         self._runs: dict[str, bool] = {}  # in the order in which they came: whether they have a device
-
-    def pairs(self) -> list[PairDescription]:
-        return describe_pairs()
 
     def status(self) -> str:
         with self._lock:

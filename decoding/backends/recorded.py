@@ -17,7 +17,7 @@ from ..files import digest_of_files, write_whole
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..records.events import IDENTIFIER, RawEvents
-from ..records.pairs import PairDescription, describe_pairs
+from ..records.pairs import PairDescription
 from ..records.request import DEFAULT_LANES, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_to_json, save_run
 from ..records.suites import Prompt
@@ -65,7 +65,6 @@ class RecordedBackend(Backend):
     only_comparisons = NOTHING_LIVE
 
     def __init__(self, folder: str | Path = RECORDINGS) -> None:
-        super().__init__()
         self._folder = Path(folder)
         self._infos: list[RecordingInfo] | None = None
         self._reading = threading.Lock()
@@ -94,9 +93,6 @@ class RecordedBackend(Backend):
         yield "queued", {"place": 0}
         yield "started", {"settings": settings, "pair": asdict(found.pair), "lanes": settings["lanes"]}
         yield "finished", {"run": json.loads(run_to_json(found))}
-
-    def pairs(self) -> list[PairDescription]:
-        return describe_pairs()
 
     def status(self) -> str:
         return f"Shows {len(self.recordings())} recorded runs; nothing runs live."

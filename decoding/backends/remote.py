@@ -41,7 +41,6 @@ class RemoteBackend(Backend):
         silence_s: float = SILENCE_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        super().__init__()
         self._where = _host_and_port(url)
         self._patience_s = patience_s
         self._client = httpx.Client(

@@ -41,7 +41,6 @@ class SpaceBackend(Backend):
     def __init__(self, place: str) -> None:
         if not (_NAME.fullmatch(place) or place.startswith(("http://", "https://"))):
             raise UserError(f"'{place[:100]}' is not a Space: write space:OWNER/NAME, as in its address on the Hub.")
-        super().__init__()
         self._place = place
         self._closed = False
 

@@ -36,9 +36,9 @@ class ZeroGPUBackend(Backend):
     """
 
     only_comparisons = "This takes longer than a GPU is lent to one visitor: run it on a machine of your own."
+    _grant = PUBLIC
 
     def __init__(self, runner: Jobs | None = None) -> None:
-        super().__init__(PUBLIC)
         self._pair = find_pair()
         if runner is None:
             runner = Jobs(device="cuda")
