@@ -49,7 +49,11 @@ class Jobs:
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         """The events of a job, the last one ``finished``. Raises UserError, Cancelled."""
         if kind == "compare":
-            yield from self._compare(options, run_id, cancel)
+            from ..comparison.compare import compare
+
+            request = CompareRequest(**options)  # checked by whoever took it from elsewhere
+            known = yield from self._load(request, cancel)
+            yield from compare(request, known, cancel, run_id)
         elif kind in EVALUATIONS:
             yield from self._evaluate(options, None, cancel)
         elif kind == PART:
@@ -106,13 +110,6 @@ class Jobs:
         for name in pair.draft_names:
             pair.draft(name)
         self._know(pair, key)
-
-    def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
-        from ..comparison.compare import compare
-
-        request = CompareRequest(**options)  # checked by whoever took it from elsewhere
-        known = yield from self._load(request, cancel)
-        yield from compare(request, known, cancel, run_id)
 
     def _evaluate(self, options: dict[str, Any], part: dict[str, Any] | None, cancel: Cancel) -> RawEvents:
         """An evaluation, or a ``part`` of one that is spread over several devices."""

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import UserError
 from ..files import digest_of_files, write_whole
 from ..lookahead.fitted import FOLDER as POLICIES
-from ..lookahead.lanes import Lane, parse_lane, stand_in
+from ..lookahead.lanes import parse_lane, stand_in
 from ..records.events import IDENTIFIER, RawEvents
 from ..records.pairs import PairDescription
 from ..records.request import DEFAULT_LANES, CompareRequest, request_from_dict
@@ -160,15 +160,13 @@ def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, r
     """The comparison to record for ``prompt``, whose own settings come first, with the policies that were fitted for
     ``pair``. Raises UserError for settings that cannot run.
     """
-    lanes = [parse_lane(text) for text in prompt.lanes or DEFAULT_LANES]
-    texts = [lane.text if _is_there(lane, pair) else stand_in(lane) for lane in lanes]
+    texts = []
+    for lane in map(parse_lane, prompt.lanes or DEFAULT_LANES):
+        is_there = not lane.is_learned or lane.policy in pair.fitted.get(lane.draft or pair.default_draft, ())
+        texts.append(lane.text if is_there else stand_in(lane))
     settings: dict[str, Any] = {"prompt": prompt.prompt, "picture": prompt.picture, "pair": pair.name}
     settings |= {"lanes": list(dict.fromkeys(texts)), "max_new_tokens": max_new_tokens, "repeats": repeats}
     return request_from_dict(settings | prompt.settings)
-
-
-def _is_there(lane: Lane, pair: PairDescription) -> bool:
-    return not lane.is_learned or lane.policy in pair.fitted.get(lane.draft or pair.default_draft, ())
 
 
 def store_recording(run: Run, prompt: Prompt, pair: PairDescription, folder: Path) -> int:

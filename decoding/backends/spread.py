@@ -85,7 +85,9 @@ class _Spread:
 
     def run(self) -> Iterator[Progress | EvaluationResult]:
         yield Progress(COSTS, "Measuring the costs on one replica", 0.0)
-        first = self._alone(Part(COSTS, files=self._kept_costs()))
+        # The replica checks whether what is in the folder is of this evaluation.
+        measured = {path.name: read_lines(path) for path in self.folder.glob("costs*.jsonl")}
+        first = self._alone(Part(COSTS, files=measured))
         yield from self._collect(first)
         yield Progress(CLOCK, "Tuning policies on the validation prompts", 0.0)
         plan = self._alone(Part(PLAN, files=self._kept()))
@@ -186,10 +188,6 @@ class _Spread:
                 raise UserError("The replicas have different engines or fitted policies: start all of them alike.")
             for record in records:
                 lines.add(record)
-
-    def _kept_costs(self) -> Files:
-        """What an evaluation in this folder has already measured; the replica that gets it checks its validity."""
-        return {path.name: read_lines(path) for path in self.folder.glob("costs*.jsonl")}
 
     def _kept(self, prompts: Sequence[str] | None = None) -> Files:
         """All records, or the costs and the records of ``prompts``."""

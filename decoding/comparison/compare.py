@@ -15,7 +15,7 @@ from ..loop.speculative import RawIteration
 from ..records.events import Kind, RawEvents
 from ..records.request import CompareRequest
 from ..records.run_file import to_plain
-from ..records.trace import Costs, Run, TokenText
+from ..records.trace import Costs, Run
 from .annotate import fate_of, fate_of_emitted
 from .assemble import Decoded, assemble, pair_info, timed_again
 from .chain import chain_of
@@ -247,13 +247,13 @@ class Comparison:
     def _live_data(self, index: int, repeat: int, first: int, raw: list[RawIteration]) -> dict[str, Any]:
         ids = {token for it in raw for token in (*it.drafted, *it.tokens)} - self._sent
         self._sent |= ids
-        texts = {str(token): _text_pair(self.prepared.pair.tokenizer.token_text(token)) for token in sorted(ids)}
+        texts = {token: self.prepared.pair.tokenizer.token_text(token) for token in sorted(ids)}
         return {
             "lane": index,
             "repeat": repeat,
             "first": first,
             "items": [live_iteration(iteration) for iteration in raw],
-            "texts": texts,
+            "texts": {str(token): ["" if text.special else text.text, text.bytes] for token, text in texts.items()},
         }
 
     def _replay(self, timings: int) -> tuple[Kind, dict[str, Any]]:
@@ -290,7 +290,3 @@ def live_iteration(raw: RawIteration) -> dict[str, Any]:
 
 def _shape(run: LaneRun) -> list[tuple]:
     return [(it.start, it.drafted, it.parents, it.n_accepted, it.emitted) for it in run.iterations]
-
-
-def _text_pair(text: TokenText) -> list[str | None]:
-    return ["" if text.special else text.text, text.bytes]
