@@ -179,11 +179,13 @@ def test_under_sampling_there_is_no_verdict_and_no_chain():
 
 
 def test_contexts_that_are_nearly_full():
-    pair = ToyPair(agree=0.9, target_length=40, draft_length=20)
+    pair = ToyPair(agree=0.6, target_length=40, draft_length=20)
     run = finished_run(request(lanes=["autoregressive", "static:5"], prompt="a" * 15, max_new_tokens=500), pair)
     assert {trace.finish for trace in run.lanes} == {"context"} and all(trace.verdict.same for trace in run.lanes)
     assert run_from_json(run_to_json(run)) == run
     assert simulate_lane(run, "static:5").iterations == shape_of(run.lane("static:5")), "also where its context ends"
+    guesses = [token for it in run.lane("static:5").iterations for token in it.drafted]
+    assert all(token.p_draft is not None for token in guesses), "also after all that the draft's context holds"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -136,7 +136,7 @@ class Annotator:
     ) -> None:
         """Views after each of the tokens ``wrong``, which follow the text before position ``at``."""
         length = len(prompt) + at
-        if length + len(wrong) >= model.max_length or length > model.length:
+        if length + len(wrong) > model.max_length or length > model.length:
             return
         model.rewind(length)
         for n, row in enumerate(all_rows(model, model.extend([*wrong])), start=1):
