@@ -109,12 +109,9 @@ class LocalBackend(Backend):
 
     def _follow(self, job: _Job, cancel: threading.Event) -> RawEvents:
         """The job's events as they come."""
-        stopping = False
         while True:
-            if cancel.is_set() and not stopping:
-                stopping = True
-                if self._withdraw(job):
-                    raise Cancelled
+            if cancel.is_set() and self._withdraw(job):
+                raise Cancelled
             try:
                 kind, data = job.inbox.get(timeout=POLL_S)
             except queue.Empty:

@@ -63,10 +63,10 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
 
 def timed_again(run: Run, decoded: Decoded) -> Run:
     """``run`` with the repeats that were made since it was assembled, and what was noted in them."""
-    lanes = []
-    for trace, runs, notes in zip(run.lanes, decoded.lanes, decoded.notes):
-        new = [note for note in notes if note not in trace.notes]
-        lanes.append(replace(trace, repeats=[_repeat(one) for one in runs], notes=[*trace.notes, *new]))
+    lanes = [
+        replace(trace, repeats=[_repeat(one) for one in runs], notes=list(dict.fromkeys([*trace.notes, *notes])))
+        for trace, runs, notes in zip(run.lanes, decoded.lanes, decoded.notes)
+    ]
     return replace(run, lanes=lanes)
 
 
