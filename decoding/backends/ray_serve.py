@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,8 @@ class RayBackend(Backend):
             with self._lock:
                 del self._runs[run]
             if lines is not None:
-                lines.cancel()  # no effect if it has ended
+                with suppress(RayError, RayServeException):  # with which it has ended: it is raised once more
+                    lines.cancel()
 
     def _events_of(self, lines: Iterable[str], run: str, cancel: threading.Event) -> RawEvents:
         """The device's events up to the last one, preceded by the run's place in the queue."""
