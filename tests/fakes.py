@@ -79,7 +79,7 @@ def _text(run: Run, token: Token) -> list[str | None]:
 
 
 class ScriptedRunner:
-    """A JobRunner: runs in the worker process of a LocalBackend, or in this process."""
+    """Like Jobs: runs in the worker process of a LocalBackend, or in this process."""
 
     lost, served = False, 0
 

@@ -28,7 +28,6 @@ class ScriptedBackend(FakeBackend):
     """One comparison at a time, in order of arrival; an iteration every ``pause_s``. ``options``: of make_run."""
 
     def __init__(self, pause_s: float = 0.0, **options: Any) -> None:
-        super().__init__()
         self.pause_s, self.options = pause_s, options
         self.requests: list[CompareRequest] = []
         self.go_on = threading.Event()  # after the first repeat

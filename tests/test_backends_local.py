@@ -139,6 +139,15 @@ def test_waiting_runs_learn_their_places_are_served_in_order_and_may_withdraw(ma
     wait_until(lambda: "nothing is running" in backend.status())  # the worker says so after its last event
 
 
+def test_where_nobody_may_wait_one_run_at_a_time_is_served(make_backend):
+    backend = make_backend(max_waiting=0)
+    stream, _ = begin(backend)
+    assert "0 runs are already waiting, the maximum" in last_sentence(compare(backend))
+    stream.close()
+    wait_until(lambda: "nothing is running" in backend.status())
+    assert compare(backend)[-1].kind == "finished"
+
+
 def test_a_process_that_cannot_be_started_yet_is_a_sentence_for_everyone(make_backend, monkeypatch):
     def refuse(*arguments):
         raise OSError(12, "Cannot allocate memory")

@@ -14,7 +14,6 @@ from decoding.backends.recorded import (
     OF_LESSONS,
     RECORDINGS,
     RecordedBackend,
-    describe_recording,
     order_index,
     plan_recording,
     read_index,
@@ -162,12 +161,6 @@ def test_the_list_follows_the_showcase(folder):
     order_index(folder, [prompt("second")])
     assert [info.id for info in RecordedBackend(folder).recordings()] == ["second"]
     assert not (folder / "fibonacci.json").exists()
-
-
-def test_a_list_entry_shows_pair_machine_and_date():
-    info = describe_recording(make_run())
-    assert (info.pair, info.machine, info.dtype) == ("synthetic", "Test processor", "bfloat16")
-    assert info.created.startswith("2026-11-21T12:00") and set(info.fingerprints) == {"target", "shallow"}
 
 
 def test_the_backend_follows_arguments_and_environment(monkeypatch):

@@ -135,9 +135,9 @@ def test_what_cannot_run_here_is_refused_before_a_gpu_is_asked_for(backend, spac
 def test_it_is_chosen_on_zerogpu_with_the_models_loaded_at_the_start(zerogpu, monkeypatch):
     loaded = []
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
-    monkeypatch.setattr(zerogpu.Jobs, "preload", lambda self, request: loaded.append((self._device, request.pair)))
+    monkeypatch.setattr(zerogpu.Jobs, "preload", lambda self: loaded.append(self._device))
     assert isinstance(choose_backend(), zerogpu.ZeroGPUBackend)
-    assert loaded == [("cuda", "")]
+    assert loaded == ["cuda"]
 
 
 def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
@@ -153,7 +153,7 @@ def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
 
     monkeypatch.setattr(pair, "load_pair", load_pair)
     jobs = Jobs(device="cuda")
-    jobs.preload(small_request())
+    jobs.preload()
     assert threads == [threading.main_thread()] * 3
     assert list(jobs._load(small_request(), lambda: False)) == [] and len(threads) == 3  # the fork finds it loaded
 

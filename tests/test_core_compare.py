@@ -17,6 +17,7 @@ from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import SL_CAP
 from decoding.loop.sampling import softmax
 from decoding.records.events import Event, guarded, numbered
+from decoding.records.proposal import parents_in, path_to
 from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
@@ -109,20 +110,33 @@ def test_each_fate_is_what_the_first_choices_say(changes):
                 assert "rejected" not in fates
 
 
-def test_annotations_are_the_models_own_probabilities(run):
+@pytest.mark.parametrize("lanes", [LANES, ["autoregressive", "tree:12", "weak/tree:8"]], ids=["chains", "trees"])
+def test_annotations_are_the_models_own_probabilities(lanes):
     """Recomputed from scratch: one pass over exactly the text before each token, dropped ones included."""
-    pair = ToyPair(agree=0.8)
+    pair = ToyPair(agree=0.6)
+    run = finished_run(request(lanes=lanes), pair)
     for trace in run.lanes:
         for it in trace.iterations:
             before = [*run.prompt_ids, *trace.output[: it.start]]
             drafted = [token.id for token in it.drafted]
             for index, token in enumerate(it.drafted):
-                _check_place(pair.target, [*before, *drafted[:index]], token.id, token.p_target, token.target_top)
+                path = path_to(parents_in(it.parents, len(drafted)), index)[:-1]
+                text = [*before, *(drafted[node] for node in path)]
+                _check_place(pair.target, text, token.id, token.p_target, token.target_top)
                 if trace.draft in pair.draft_names:
-                    model = pair.draft(trace.draft)
-                    _check_place(model, [*before, *drafted[:index]], token.id, token.p_draft, token.draft_top)
+                    _check_place(pair.draft(trace.draft), text, token.id, token.p_draft, token.draft_top)
             last = it.emitted
             _check_place(pair.target, [*before, *drafted[: it.n_accepted]], last.id, last.p_target, last.target_top)
+
+
+def test_each_model_reads_each_text_once_to_explain_it(monkeypatch):
+    read, annotator = [], assemble.Annotator
+    real = annotator._read_text
+    monkeypatch.setattr(
+        annotator, "_read_text", lambda self, model, *rest: read.append(model.name) or real(self, model, *rest)
+    )
+    finished_run(request(), ToyPair())
+    assert sorted(read) == ["small", "target", "weak"]
 
 
 def _check_place(model, text, token, p, top):
@@ -165,11 +179,13 @@ def test_under_sampling_there_is_no_verdict_and_no_chain():
 
 
 def test_contexts_that_are_nearly_full():
-    pair = ToyPair(agree=0.9, target_length=40, draft_length=20)
+    pair = ToyPair(agree=0.6, target_length=40, draft_length=20)
     run = finished_run(request(lanes=["autoregressive", "static:5"], prompt="a" * 15, max_new_tokens=500), pair)
     assert {trace.finish for trace in run.lanes} == {"context"} and all(trace.verdict.same for trace in run.lanes)
     assert run_from_json(run_to_json(run)) == run
     assert simulate_lane(run, "static:5").iterations == shape_of(run.lane("static:5")), "also where its context ends"
+    guesses = [token for it in run.lane("static:5").iterations for token in it.drafted]
+    assert all(token.p_draft is not None for token in guesses), "also after all that the draft's context holds"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

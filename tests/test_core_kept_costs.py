@@ -16,7 +16,6 @@ from decoding.comparison.costs import TRIED_SL, Timer, adjusted
 from decoding.comparison.kept_costs import (
     MAX_AGE,
     KnownCosts,
-    Task,
     bucket,
     joined,
     measure_asked,
@@ -87,9 +86,9 @@ def test_curves_at_another_context_serve_until_there_are_own_ones(known):
     known.keep(["small"], 4000, replace(COSTS, verify_curve=[1.0, 3.0]))
     known.keep(["small"], 100, COSTS)
     assert known.find(["small"], 120).verify_curve == COSTS.verify_curve and not known.tasks
-    assert known.find(["small"], 2000).verify_curve == [1.0, 3.0] and known.tasks == [Task("small", 2048)]
+    assert known.find(["small"], 2000).verify_curve == [1.0, 3.0] and known.tasks == [("small", 2048)]
     known.keep(["small"], 100, COSTS)
-    assert known.tasks == [Task("small", 2048)], "others are still to be measured"
+    assert known.tasks == [("small", 2048)], "others are still to be measured"
 
 
 def test_curves_of_another_pair_or_machine_are_not_taken(known):
@@ -135,7 +134,7 @@ def test_curves_that_are_old_or_doubtful_serve_and_are_asked_for_again(known, ab
     path.write_text(json.dumps(kept | {"costs": kept["costs"] | about}))
     for _ in range(2):
         assert known.find(["small"], 100).verify_curve == COSTS.verify_curve
-        assert known.tasks == [Task("small", bucket(100))]
+        assert known.tasks == [("small", bucket(100))]
     measure_asked(known, lambda: False)
     assert not known.tasks and known.find(["small"], 100).verify_curve != COSTS.verify_curve
 
@@ -180,7 +179,7 @@ def test_a_misfit_is_measured_again_in_idle_time(known, monkeypatch):
     bent = lambda kept, prepared, plain_s: replace(kept, measured=None)  # noqa: E731
     monkeypatch.setattr(compare_module, "adjusted", bent)
     run_and_stages(known)
-    assert known.tasks == [Task("small", bucket(6 + 15))] and known.misfits
+    assert known.tasks == [("small", bucket(6 + 15))] and known.misfits
     tried = []
     monkeypatch.setattr("decoding.comparison.kept_costs.try_again", lambda model, rows: tried.append(model))
     measure_asked(known, lambda: True)

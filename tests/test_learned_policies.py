@@ -280,7 +280,7 @@ def test_a_trace_shows_the_scores_that_a_lazy_policy_did_not_ask_for(lane):
     live = LaneRun(prepared, parse_lane(lane), COSTS).run()
     asked = [score for it in live.iterations for score, line in it.decisions if line is not None]
     assert (None in asked) == (lane == "disco"), "some tokens were trusted unseen"
-    iterations = Annotator(prepared).iterations(live.iterations, "small", chain, lane)
+    iterations = Annotator(prepared, [live]).iterations(live, chain)
     judged = [(it, index, token) for it in iterations for index, token in enumerate(it.drafted) if token.threshold]
     assert judged and all(token.score is not None for _, _, token in judged)
     for it, index, token in judged:

@@ -216,6 +216,7 @@ def test_any_json_at_any_place_is_a_run_or_a_sentence(value):
         ({"prompt": "x\0"}, "looks like a binary file"),
         ({"lanes": []}, "No lane was chosen: pick"),
         ({"lanes": ["static:3", "static:3"]}, "A lane was named twice"),
+        ({"lanes": ["static:3", " static:3"]}, "A lane was named twice"),
         ({"stop": [""]}, "A stop string is empty"),
         ({"system": "x", "chat": False}, "A system message is part of a chat"),
         ({"picture": "\U0001f431", "chat": False}, "A picture is part of a chat"),

@@ -186,7 +186,7 @@ def test_connections_cut_at_random_lose_and_mix_nothing(cluster):
     assert compare_through_cuts(cluster.url, requests, TOKEN) > 1
 
 
-def test_a_run_does_not_belong_to_the_request_that_began_it():
+def test_a_run_does_not_belong_to_the_request_that_began_it_and_a_full_queue_is_a_sentence():
     """Serve cancels a call that waits for a replica when the connection of its request is cut."""
     from decoding.backends.ray_serve import RayBackend
 
@@ -198,7 +198,15 @@ def test_a_run_does_not_belong_to_the_request_that_began_it():
 
         def remote(self, *arguments):
             asked_within.append(REQUEST.get())
+            return Refused()
+
+    class Refused:
+        """As Serve's response to a call for which its queue has no place."""
+
+        def __iter__(self):
             raise ray.serve.exceptions.BackPressureError(num_queued_requests=1, max_queued_requests=1)
+
+        cancel = __iter__
 
     REQUEST.set("the request that began it")
     *_, last = RayBackend(Handle(), Grant()).compare(CompareRequest("a prompt"), threading.Event(), "a-run")
@@ -306,7 +314,10 @@ def test_a_port_on_which_ray_does_not_listen_in_time_is_a_sentence(cluster, monk
         ray_serve.open_cluster("127.0.0.1", 1)
 
 
-@pytest.mark.parametrize("args", [{"replicas": 0}, {"least": 3, "most": 2}, {"nonsense": 1}])
+WRONG = [{"replicas": 0}, {"least": 3, "most": 2}, {"max_waiting": 0}, {"nonsense": 1}, {"replicas": "two"}]
+
+
+@pytest.mark.parametrize("args", [*WRONG, {"grant": {"nonsense": 1}}])
 def test_a_cluster_that_cannot_be_is_a_sentence(args):
     from decoding.backends.ray_serve import application
 

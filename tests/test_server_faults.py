@@ -20,7 +20,6 @@ from decoding.backends.base import CLOSED
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import create_app
 from decoding.errors import UserError
-from decoding.records.events import numbered
 from tests import web
 from tests.commands import command
 from tests.fakes import FakeBackend, begin, compare, last_sentence, small_request
@@ -187,8 +186,8 @@ def falls_silent():
 @pytest.mark.parametrize("events, words", [(raises_at_once, "disk on fire"), (falls_silent, "ended without a result")])
 def test_a_backend_that_breaks_its_promise_still_ends_the_run(events, words):
     class Broken(FakeBackend):
-        def run_job(self, kind, options, cancel, run_id=None):
-            return numbered(run_id, events())
+        def _run(self, kind, options, cancel, run):
+            return events()
 
     with served_at(Broken(), max_runs=1) as url:
         for _ in range(2):  # and its place is free again

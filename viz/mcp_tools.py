@@ -120,9 +120,8 @@ async def make_run(
     request = read_request({**values, "lanes": [lane.text for lane in expand_lanes(values["lanes"])]})
     job = partial(stream_of, partial(backend.compare, request))
     with visits.present(job, new_id(), "mcp", address_of(visitor)) as stream:
-        at = 0
-        while events := await stream.read(at):
-            last, at = events[-1], at + len(events)
+        async for events in stream.follow():
+            last = events[-1]
     run = await asyncio.to_thread(run_of_events, [last])
     if run is None:
         raise UserError("The run was stopped.")

@@ -66,12 +66,9 @@ async def batches(stream: EventStream[Event]) -> AsyncIterator[tuple[int, int, B
     SILENCE_S an empty one: Gradio may lose news while another job ends, and so a page learns that it missed some.
     """
     first, at, last = 0, 0, monotonic()
-    while True:
-        events = await stream.read_within(at, SILENCE_S)
-        if events == []:
-            return
-        at += len(events or [])
-        batch = merged(events or [])
+    async for events in stream.follow(0, SILENCE_S):
+        at += len(events)
+        batch = merged(events)
         if batch or monotonic() - last > SILENCE_S:
             yield first, at, batch
             first, last = at, monotonic()

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.tuning import chosen_here, curves_here, format_here
-from ..errors import Cancelled, UserError
+from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
-from ..records.events import Event, RawEvents, new_id, numbered
+from ..records.events import Event, RawEvents, guarded, new_id, numbered
 from ..records.machine import has_gpu, memory_bytes
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import CompareRequest, Grant, check_granted, check_length, check_request
@@ -58,23 +58,21 @@ def _as_large(pair: PairDescription) -> PairDescription:
 
 
 CLOSED = "The program was closed before the run was done: start it and the run again."
+EVALUATIONS = ("evaluate", "drafts")  # kinds of jobs; the options say which of the two it is
 SHARED = "Evaluations take minutes and this machine is shared: run them on your own machine."
 
 
 class Backend(ABC):
     """Runs comparisons and other long jobs, here or elsewhere.
 
-    The streams never raise for bad input or a broken machine. They begin with ``queued`` unless the request is refused
-    immediately, are numbered from 0 without gaps, contain JSON-ready data, and end with exactly one of ``finished``,
-    ``cancelled`` and ``failed`` (a sentence). Setting ``cancel`` ends the run between two iterations; closing the
-    stream does so as well and frees its place in the queue. What cannot run, or what ``grant`` does not allow, is
-    refused before it enters the queue.
+    The streams never raise. They begin with ``queued`` unless the request is refused immediately, are numbered from 0
+    without gaps, contain JSON-ready data, and end with exactly one of ``finished``, ``cancelled`` and ``failed`` (a
+    sentence). Setting ``cancel`` ends the run between two iterations; closing the stream does so as well and frees its
+    place in the queue. What cannot run, or what ``grant`` does not allow, is refused before it enters the queue.
     """
 
     only_comparisons = ""  # the sentence that refuses other jobs; "": they run, too
-
-    def __init__(self, grant: Grant | None = None) -> None:
-        self._grant = grant or Grant()
+    _grant = Grant()  # the most that a job may request
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         """Decodes one prompt with several lanes: a job whose options are the settings of ``request``."""
@@ -87,17 +85,11 @@ class Backend(ABC):
         ``progress`` events, then ``finished`` with ``{"result": ...}``.
         """
         run = run_id or new_id()
-        return numbered(run, self._answer(kind, options, cancel, run))
+        return numbered(run, guarded(self._checked(kind, options, cancel, run)))
 
-    def _answer(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
-        """The events of a job, or the sentence that refuses it."""
-        try:
-            self.check_job(kind, options)
-            yield from self._run(kind, options, cancel, run)
-        except Cancelled:
-            yield "cancelled", {}
-        except UserError as error:
-            yield "failed", {"message": str(error)}
+    def _checked(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
+        self.check_job(kind, options)
+        yield from self._run(kind, options, cancel, run)
 
     def check_job(self, kind: str, options: dict[str, Any]) -> None:
         """Raises UserError with a sentence for a job that cannot run here."""
@@ -105,7 +97,7 @@ class Backend(ABC):
             self._check(CompareRequest(**options))
         elif self.only_comparisons or not self._grant.long_jobs:
             raise UserError(self.only_comparisons or SHARED)
-        elif kind in ("evaluate", "drafts"):
+        elif kind in EVALUATIONS:
             from ..evaluation.options import options_from_dict
 
             check_length(options_from_dict(options).max_new_tokens, self._grant)
@@ -119,10 +111,13 @@ class Backend(ABC):
 
     @abstractmethod
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
-        """The events of an allowed job, from ``queued`` on. Raises UserError if it is refused or fails, Cancelled."""
+        """The events of an allowed job, from ``queued`` on to a last one, at which this is closed; an exception becomes
+        the last one (see :func:`~decoding.records.events.guarded`).
+        """
 
-    @abstractmethod
-    def pairs(self) -> list[PairDescription]: ...
+    def pairs(self) -> list[PairDescription]:
+        """The pairs that can be named."""
+        return describe_pairs()
 
     @abstractmethod
     def status(self) -> str:

@@ -16,6 +16,7 @@ from ..records.events import Kind, RawEvents
 from ..records.pairs import find_pair
 from ..records.request import CompareRequest, number_formats
 from ..records.run_file import to_plain
+from .base import EVALUATIONS
 
 if TYPE_CHECKING:
     from ..comparison.kept_costs import KnownCosts
@@ -28,37 +29,41 @@ log = logging.getLogger(__name__)
 Cancel = Callable[[], bool]
 Key = tuple[str, str, str, str, str]  # pair, target, draft, number format of the target and of drafts
 POLL_S = 0.05  # interval at which idle work waits for a loading pair
-EVALUATIONS = ("evaluate", "drafts")  # kinds of jobs; the options say which of the two it is
 PART = "part"  # the kind of a job that is a part of an evaluation; not for clients over HTTP
 
 
 class Jobs:
-    """Runs a job and yields ``(kind, data)`` pairs, the last one ``finished``. Raises UserError, Cancelled.
+    """Does the jobs of one process; made once in it.
 
     Imports torch only when a job needs it. ``device`` as in :func:`decoding.engines.pair.load_pair`. ``costs``: runs
-    weigh these instead of this machine's.
+    weigh these instead of this machine's. ``sets_lanes``: learned policies run with the thresholds chosen for this
+    machine's costs; else as they were fitted, on every machine, for runs that ship, or are repeated.
     """
 
-    sets_lanes = True  # learned policies run with the thresholds chosen for this machine's costs
-
-    def __init__(self, device: str = "auto", costs: Costs | None = None) -> None:
-        self._device, self._costs = device, costs
+    def __init__(self, device: str = "auto", costs: Costs | None = None, sets_lanes: bool = True) -> None:
+        self._device, self._costs, self._sets_lanes = device, costs, sets_lanes
         self._key: Key | None = None
         self._known: KnownCosts | None = None
         self._loading: Loading | None = None
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
+        """The events of a job, the last one ``finished``. Raises UserError, Cancelled."""
         if kind == "compare":
-            yield from self._compare(options, run_id, cancel)
-        elif kind in (*EVALUATIONS, PART):
-            part = options["part"] if kind == PART else None
-            yield from self._evaluate(options["evaluation"] if kind == PART else options, part, cancel)
+            from ..comparison.compare import compare
+
+            request = CompareRequest(**options)  # checked by whoever took it from elsewhere
+            known = yield from self._load(request, cancel)
+            yield from compare(request, known, cancel, run_id)
+        elif kind in EVALUATIONS:
+            yield from self._evaluate(options, None, cancel)
+        elif kind == PART:
+            yield from self._evaluate(options["evaluation"], options["part"], cancel)
         else:
             raise UserError(f"There is no job '{kind[:40]}': choose one of compare, {', '.join(EVALUATIONS)}.")
 
     def prepare(self) -> None:
         """Begin to load the default pair, before the first run is requested."""
-        self._begin(self._key_of(CompareRequest(prompt="")))
+        self._begin(_key_of(CompareRequest(prompt="")))
 
     def idle(self, busy: Callable[[], bool]) -> None:
         """Use idle time: finish loading, measure cost curves that are missing or old.
@@ -93,25 +98,18 @@ class Jobs:
             return True
         return False
 
-    def preload(self, request: CompareRequest) -> None:
-        """Loads the pair of ``request`` with all its drafts, for processes that are forked later.
+    def preload(self) -> None:
+        """Loads the default pair with all its drafts, for processes that are forked later.
 
         Runs in the calling thread, because ZeroGPU's stand-in for CUDA works in no other.
         """
         from ..engines.pair import load_pair
 
-        key = self._key_of(request)
+        key = _key_of(CompareRequest(prompt=""))
         pair = load_pair(*key, device=self._device)
         for name in pair.draft_names:
             pair.draft(name)
         self._know(pair, key)
-
-    def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
-        from ..comparison.compare import compare
-
-        request = CompareRequest(**options)  # checked by whoever took it from elsewhere
-        known = yield from self._load(request, cancel)
-        yield from compare(request, known, cancel, run_id)
 
     def _evaluate(self, options: dict[str, Any], part: dict[str, Any] | None, cancel: Cancel) -> RawEvents:
         """An evaluation, or a ``part`` of one that is spread over several devices."""
@@ -127,19 +125,13 @@ class Jobs:
             else:
                 yield from _as_events(run_part(asked, Part(**part), pair, Path(name), cancel))
 
-    @staticmethod
-    def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
-        """The default pair has one key, by name or without: what is prepared is what the page asks for by name."""
-        pair = "" if _is_default(request.pair) else request.pair
-        return pair, request.target, request.draft, *number_formats(request)
-
     def _load(
         self, request: CompareRequest | EvaluationOptions, cancel: Cancel
     ) -> Generator[tuple[Kind, dict[str, Any]], None, KnownCosts]:
         """Load the requested pair unless it is loaded, yielding progress; returns what is known of its costs, and with
         that the pair. Raises UserError, Cancelled.
         """
-        key = self._key_of(request)
+        key = _key_of(request)
         if self._known is not None and key == self._key:
             return self._known
         loading = self._loading
@@ -170,14 +162,8 @@ class Jobs:
     def _know(self, pair: Pair, key: Key) -> KnownCosts:
         from ..comparison.kept_costs import KnownCosts
 
-        self._key, self._known = key, KnownCosts(pair, sets_lanes=self.sets_lanes, given=self._costs)
+        self._key, self._known = key, KnownCosts(pair, sets_lanes=self._sets_lanes, given=self._costs)
         return self._known
-
-
-class FittedJobs(Jobs):
-    """Jobs whose learned policies run as they were fitted, on every machine: for runs that ship, or are repeated."""
-
-    sets_lanes = False
 
 
 class Loading:
@@ -218,11 +204,13 @@ class Loading:
         self.future.exception()
 
 
-def _is_default(pair: str) -> bool:
+def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
+    """The default pair has one key, by name or without: what is prepared is what the page asks for by name."""
     try:
-        return pair == find_pair().name
+        is_default = request.pair == find_pair().name
     except UserError:  # none is installed, as loading will say
-        return False
+        is_default = False
+    return "" if is_default else request.pair, request.target, request.draft, *number_formats(request)
 
 
 def _as_events(steps: Iterator[Any]) -> RawEvents:

@@ -7,7 +7,6 @@ import itertools
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic, sleep
@@ -18,6 +17,7 @@ from ..records.events import LAST_KINDS, Kind, RawEvents
 from ..records.pairs import PairDescription, is_public
 from ..records.request import ASK_FOR_LESS, PUBLIC, Grant
 from .base import CLOSED, Backend, pairs_here
+from .jobs import Jobs
 from .worker import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -51,18 +51,17 @@ class LocalBackend(Backend):
 
     ``runner`` is the class that does the work inside the worker (importable by name); it is made once per
     process and keeps the last pair loaded. The process starts with the first job, and again after a crash.
-    ``grant``: the most that a job may request; a public deployment grants less.
+    ``grant``: by default that of a public deployment, or the largest.
     """
 
     def __init__(
-        self, runner: Callable[[], Any] | None = None, max_waiting: int = MAX_WAITING, grant: Grant | None = None
+        self, runner: Callable[[], Any] = Jobs, max_waiting: int = MAX_WAITING, grant: Grant | None = None
     ) -> None:
-        super().__init__(grant or (PUBLIC if is_public() else Grant()))
-        self._target = f"{runner.__module__}:{runner.__qualname__}" if runner else "decoding.backends.jobs:Jobs"
+        self._grant = grant or (PUBLIC if is_public() else Grant())
+        self._target = f"{runner.__module__}:{runner.__qualname__}"
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
-        self._line: deque[_Job] = deque()
-        self._running: _Job | None = None
+        self._line: list[_Job] = []  # the first one is under way
         self._worker: WorkerProcess | None = None
         self._numbers = itertools.count()
         self._closed = False
@@ -82,7 +81,7 @@ class LocalBackend(Backend):
             if self._closed:
                 return
             try:
-                self._worker = self._worker or WorkerProcess(self._target, self._on_message, self._on_end)
+                self._worker = self._worker or self._start_worker()
             except OSError as error:
                 log.warning("the process that runs the models could not be started yet: %s", error)
                 return
@@ -93,29 +92,26 @@ class LocalBackend(Backend):
 
     def status(self) -> str:
         with self._lock:
-            if self._running is None:
+            if not self._line:
                 return "Runs on this machine; nothing is running."
-            return f"Runs on this machine; one run is in progress, {len(self._line)} waiting."
+            return f"Runs on this machine; one run is in progress, {len(self._line) - 1} waiting."
 
     def close(self) -> None:
         """End the worker; runs under way fail with a sentence."""
         atexit.unregister(self.close)
         with self._lock:
             self._closed = True
-            for job in self._line:
+            for job in self._line[1:]:
                 job.post("failed", message=CLOSED)
-            self._line.clear()
+            del self._line[1:]
             if self._worker is not None:
                 self._worker.kill()
 
     def _follow(self, job: _Job, cancel: threading.Event) -> RawEvents:
-        """The job's events as they come, until its last."""
-        stopping = False
+        """The job's events as they come."""
         while True:
-            if cancel.is_set() and not stopping:
-                stopping = True
-                if self._withdraw(job):
-                    raise Cancelled
+            if cancel.is_set() and self._withdraw(job):
+                raise Cancelled
             try:
                 kind, data = job.inbox.get(timeout=POLL_S)
             except queue.Empty:
@@ -123,30 +119,33 @@ class LocalBackend(Backend):
             if kind == "cancelled" and job.ending:
                 kind, data = "failed", {"message": job.ending}
             yield kind, data
-            if kind in LAST_KINDS:
-                return
 
     def _enter(self, job: _Job) -> int:
         """Joins the queue; returns the number of jobs ahead. Raises UserError."""
         with self._lock:
             if self._closed:
                 raise UserError(CLOSED)
-            if len(self._line) >= self._max_waiting:
+            place = len(self._line)
+            if place > self._max_waiting:
                 raise UserError(f"{self._max_waiting} runs are already waiting, the maximum: try again soon.")
-            place = len(self._line) + (self._running is not None)
             self._line.append(job)
-            self._advance()
+            if place == 0:
+                self._begin()
             return place
 
     def _withdraw(self, job: _Job) -> bool:
         """Take a waiting job out of line (True), or ask the worker to end the running one (False)."""
         with self._lock:
-            if job in self._line:
+            if job in self._line[1:]:
                 self._line.remove(job)
                 self._post_places()
                 return True
             self._stop_running(job)
             return False
+
+    @property
+    def _running(self) -> _Job | None:
+        return self._line[0] if self._line else None
 
     def _stop_running(self, job: _Job) -> None:
         """Ask the worker to end ``job``, if it is the one under way (lock held)."""
@@ -172,32 +171,29 @@ class LocalBackend(Backend):
                     self._worker.kill()
                     return
 
-    def _advance(self) -> None:
-        """Gives the next job to the worker (lock held)."""
-        if self._running is not None or not self._line or self._closed:
-            return
-        job = self._running = self._line.popleft()
+    def _begin(self) -> None:
+        """Gives the first job to the worker (lock held)."""
+        job = self._line[0]
         message = {"job": job.number, "kind": job.kind, "options": job.options, "run": job.run_id}
         if self._worker is None or not self._worker.send(message):
             job.post("progress", stage="loading", message="Starting the process that runs the models", fraction=None)
-            self._worker = self._start_worker(job)
-            if self._worker is None:
+            self._worker = None
+            try:
+                self._worker = self._start_worker()
+            except OSError as error:
+                why = error.strerror or type(error).__name__
+                sentence = f"The process that runs the models could not be started ({why})"
+                job.post("failed", message=f"{sentence}: free some memory and try again.")
                 return self._next()
             self._worker.send(message)  # if it has already ended, _on_end reports that
         threading.Thread(target=self._watch, args=(job,), name="job-watch", daemon=True).start()
         self._post_places()
 
-    def _start_worker(self, job: _Job) -> WorkerProcess | None:
-        try:
-            return WorkerProcess(self._target, self._on_message, self._on_end)
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            message = f"The process that runs the models could not be started ({why}): free some memory and try again."
-            job.post("failed", message=message)
-            return None
+    def _start_worker(self) -> WorkerProcess:
+        return WorkerProcess(self._target, self._on_message, self._on_end)
 
     def _post_places(self) -> None:
-        for place, job in enumerate(self._line, start=int(self._running is not None)):
+        for place, job in enumerate(self._line[1:], start=1):
             job.post("queued", place=place)
 
     def _on_message(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
@@ -226,9 +222,10 @@ class LocalBackend(Backend):
             self._next()
 
     def _next(self) -> None:
-        """The running job has ended: start the next one (lock held)."""
-        self._running = None
-        self._advance()
+        """The job under way has ended: start the next one (lock held)."""
+        del self._line[0]
+        if self._line:
+            self._begin()
 
 
 def _overdue_sentence(limit: float) -> str:

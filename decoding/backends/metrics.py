@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from ..errors import UserError
 from ..lookahead.lanes import parse_lane
 from ..records.events import Event
 
@@ -94,7 +93,8 @@ class _Watch:
                 self._enter(str(data.get("stage", "")) or "other")
             case "started":
                 name, default = data["pair"]["name"], data["pair"]["default_draft"]
-                self.lanes = [(name, *_draft_and_policy(lane, default)) for lane in data["lanes"]]
+                lanes = map(parse_lane, data["lanes"])
+                self.lanes = [(name, lane.draft_in(default) or "", lane.policy) for lane in lanes]
             case "lane_started":
                 self._enter("lanes")
             case "iterations":
@@ -139,11 +139,3 @@ class _Watch:
         self.metrics.accepted.labels(*labels).inc(held)
         for place in range(min(held, PLACES)):
             self.metrics.accepted_at.labels(*labels[:2], str(place)).inc()
-
-
-def _draft_and_policy(text: str, default: str) -> tuple[str, str]:
-    try:
-        lane = parse_lane(text)
-    except UserError:
-        return default, "unknown"
-    return lane.draft_in(default) or "", lane.policy

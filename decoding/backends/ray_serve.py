@@ -8,25 +8,25 @@ starts as many as are wanted, gives each its GPU, and restarts one that fails. O
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from contextvars import Context
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import ray
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from ..errors import Cancelled, UserError, first_line
-from ..records.events import LAST_KINDS, RawEvents, event_from_json, event_to_json, whole
-from ..records.pairs import PairDescription, describe_pairs
+from ..errors import Cancelled, UserError, first_fault, first_line
+from ..records.events import RawEvents, event_from_json, event_to_json
 from ..records.request import Grant
 from .base import Backend
 from .local import LocalBackend
@@ -53,6 +53,7 @@ FULL = "All replicas are busy, and the queue is full: try again soon."
 class Options:
     """The options of a cluster; also the ``args`` of a configuration file (see docs/cluster.yaml)."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     replicas: int | None = None  # None: between least and most, as the load requires
     least: int = 1
     most: int = 4
@@ -63,15 +64,15 @@ class Options:
     insecure: bool = False  # whether a configuration file may do without either
     any_model: bool = False
     grace_s: float = 20.0  # how long a run continues without a reader
-    grant: dict[str, Any] = field(default_factory=dict)  # fields of Grant
+    grant: Grant = Grant()
 
 
 @serve.deployment
 class Device:
     """One quiet device: one comparison at a time (``max_ongoing_requests=1``), in a separate worker process."""
 
-    def __init__(self, grant: dict[str, Any], any_model: bool) -> None:
-        self._backend = LocalBackend(max_waiting=1, grant=Grant(**grant))
+    def __init__(self, grant: Grant, any_model: bool) -> None:
+        self._backend = LocalBackend(max_waiting=1, grant=grant)
         if not any_model:
             self._backend.prepare()  # the first visitor need not wait for the default pair
 
@@ -81,14 +82,12 @@ class Device:
         ``reader``: the name of its actor; "" if it is none.
         """
         job = self._backend.run_job
-        stream = EventStream(run, lambda cancel: whole(run, job(kind, options, cancel, run)), event_to_json)
+        stream = EventStream(run, lambda cancel: job(kind, options, cancel, run), event_to_json)
         watch = asyncio.create_task(_cancel_with(reader, stream.cancel)) if reader else None
-        at = 0
         try:
-            while lines := await stream.read(at):
+            async for lines in stream.follow():
                 for line in lines:
                     yield line
-                at += len(lines)
         finally:
             if watch is not None:
                 watch.cancel()
@@ -119,66 +118,57 @@ class RayBackend(Backend):
     """
 
     def __init__(self, devices: DeploymentHandle, grant: Grant, reader: str = "") -> None:
-        super().__init__(grant)
-        self._reader = reader
+        self._grant, self._reader = grant, reader
         self._work = devices.options(method_name="work", stream=True)
         self._lock = threading.Lock()
-        self._numbers = itertools.count()
-        self._waiting: list[int] = []  # runs without a device, in the order in which they came
-        self._running = 0
-
-    def pairs(self) -> list[PairDescription]:
-        return describe_pairs()
+        self._runs: dict[str, bool] = {}  # in the order in which they came: whether they have a device
 
     def status(self) -> str:
         with self._lock:
-            return f"Runs on a Ray cluster; {self._running} runs are in progress, {len(self._waiting)} waiting."
+            waiting = len(self._waiting())
+            return f"Runs on a Ray cluster; {len(self._runs) - waiting} runs are in progress, {waiting} waiting."
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
         with self._lock:
-            number, place = next(self._numbers), len(self._waiting)
-            self._waiting.append(number)
+            place = len(self._waiting())
+            self._runs[run] = False
         lines: DeploymentResponseGenerator | None = None
         try:
             yield "queued", {"place": place}
             # In a context of its own: Serve cancels a call that still waits when the request that it belongs to is cut.
             lines = Context().run(self._work.remote, kind, options, run, self._reader)
-            yield from self._events_of(lines, number, cancel)
+            yield from self._events_of(lines, run, cancel)
         except BackPressureError as error:
             raise UserError(FULL) from error
         except (RayError, RayServeException, asyncio.CancelledError) as error:
             raise UserError(LOST) from error
         finally:
-            self._has_begun(number, ended=True)
+            with self._lock:
+                del self._runs[run]
             if lines is not None:
-                lines.cancel()  # no effect if it has ended
+                with suppress(RayError, RayServeException):  # with which it has ended: it is raised once more
+                    lines.cancel()
 
-    def _events_of(self, lines: Iterable[str], number: int, cancel: threading.Event) -> RawEvents:
+    def _events_of(self, lines: Iterable[str], run: str, cancel: threading.Event) -> RawEvents:
         """The device's events up to the last one, preceded by the run's place in the queue."""
         place = None
         for came in apart(lambda: lines, "ray-reader", POLL_S):
             if cancel.is_set():
                 raise Cancelled
             with self._lock:
-                now = self._waiting.index(number) if not came and number in self._waiting else place
+                self._runs[run] = self._runs[run] or bool(came)
+                now = place if self._runs[run] else self._waiting().index(run)
             if now != place:
                 place = now
                 yield "queued", {"place": now}
             for event in map(event_from_json, came):
-                self._has_begun(number)
                 if event.kind != "queued":
                     yield event.kind, event.data
-                if event.kind in LAST_KINDS:
-                    return
         raise UserError(LOST)  # the stream ended without a last event
 
-    def _has_begun(self, number: int, ended: bool = False) -> None:
-        with self._lock:
-            if number in self._waiting:
-                self._waiting.remove(number)
-                self._running += not ended
-            elif ended:
-                self._running -= 1
+    def _waiting(self) -> list[str]:
+        """The runs without a device, in the order in which they came (lock held)."""
+        return [run for run, has_device in self._runs.items() if not has_device]
 
 
 @serve.deployment(
@@ -191,8 +181,8 @@ class RayBackend(Backend):
 class Face:
     """The HTTP side: the same application as on one machine."""
 
-    def __init__(self, devices: DeploymentHandle, options: dict[str, Any]) -> None:
-        self._devices, self._options = devices, Options(**options)
+    def __init__(self, devices: DeploymentHandle, options: Options) -> None:
+        self._devices, self._options = devices, options
 
     def __serve_build_asgi_app__(self) -> Any:
         options = self._options
@@ -203,7 +193,7 @@ class Face:
             heartbeat_s=HEARTBEAT_S,
         )
         reader = ray.get_runtime_context().get_actor_name() or ""
-        return create_app(RayBackend(self._devices, Grant(**options.grant), reader), _token(options), limits)
+        return create_app(RayBackend(self._devices, options.grant, reader), _token(options), limits)
 
 
 def application(args: dict[str, Any]) -> serve.Application:
@@ -212,9 +202,9 @@ def application(args: dict[str, Any]) -> serve.Application:
     ``args`` are fields of Options. Raises UserError for invalid options, and for an application open to everyone.
     """
     try:
-        options = Options(**args)
-    except TypeError as error:
-        raise UserError(f"These are not the options of a cluster: {error}.") from error
+        options = TypeAdapter(Options).validate_python(args)
+    except ValidationError as error:
+        raise UserError(f"These are not the options of a cluster: {first_fault(error)}") from error
     if not (_token(options) or options.insecure):
         raise UserError(
             "Anyone who reaches this cluster could run comparisons: set SPECULOSCOPE_TOKEN on every node before "
@@ -231,6 +221,8 @@ def build(options: Options) -> serve.Application:
     """The HTTP side over its devices. Raises UserError for invalid options."""
     if options.replicas is not None and options.replicas < 1 or not 1 <= options.least <= options.most:
         raise UserError("A cluster needs at least one replica, and --most-replicas no fewer than it starts with.")
+    if options.max_waiting < 1:
+        raise UserError("On a cluster at least one run can wait: give --max-waiting 1 or more.")
     number: dict[str, Any] = {"num_replicas": options.replicas}
     if options.replicas is None:
         bounds = {"min_replicas": options.least, "max_replicas": options.most}
@@ -245,7 +237,7 @@ def build(options: Options) -> serve.Application:
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         **number,
     )
-    return face.bind(devices.bind(options.grant, options.any_model), asdict(options))
+    return face.bind(devices.bind(options.grant, options.any_model), options)
 
 
 def start(options: Options, host: str, port: int, address: str = "") -> None:

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import UserError
 from ..files import digest_of_files, write_whole
 from ..lookahead.fitted import FOLDER as POLICIES
-from ..lookahead.lanes import Lane, parse_lane, stand_in
+from ..lookahead.lanes import parse_lane, stand_in
 from ..records.events import IDENTIFIER, RawEvents
-from ..records.pairs import PairDescription, describe_pairs
+from ..records.pairs import PairDescription
 from ..records.request import DEFAULT_LANES, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_to_json, save_run
 from ..records.suites import Prompt
@@ -44,11 +44,8 @@ class RecordingInfo:
     shows: str
     prompt: str
     pair: str
-    fingerprints: dict[str, str]  # model name -> fingerprint of the weights that made it
-    created: str  # ISO 8601, UTC
-    machine: str
-    dtype: str
-    lanes: list[str] = field(default_factory=list)
+    lanes: list[str]
+    fingerprints: dict[str, str] = field(default_factory=dict)  # of what it was made with; see :func:`fingerprints`
     point: str = ""  # the lane of its first sentence; "": the fastest
 
 
@@ -58,19 +55,8 @@ _INDEX = TypeAdapter(list[RecordingInfo])
 def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingInfo:
     """The list entry of ``run``; without a title its prompt's first line serves as one."""
     first_line = next((line.strip() for line in run.settings.prompt.splitlines() if line.strip()), run.id)
-    models = {"target": run.pair.target, **run.pair.drafts}
-    return RecordingInfo(
-        id=run.id,
-        title=title or first_line[:80],
-        shows=shows,
-        prompt=run.settings.prompt,
-        pair=run.pair.name,
-        fingerprints={name: model.fingerprint for name, model in models.items()},
-        created=run.created,
-        machine=run.machine.gpu or run.machine.processor,
-        dtype=run.pair.target.dtype,
-        lanes=[trace.lane for trace in run.lanes],
-    )
+    lanes = [trace.lane for trace in run.lanes]
+    return RecordingInfo(run.id, title or first_line[:80], shows, run.settings.prompt, run.pair.name, lanes)
 
 
 class RecordedBackend(Backend):
@@ -79,7 +65,6 @@ class RecordedBackend(Backend):
     only_comparisons = NOTHING_LIVE
 
     def __init__(self, folder: str | Path = RECORDINGS) -> None:
-        super().__init__()
         self._folder = Path(folder)
         self._infos: list[RecordingInfo] | None = None
         self._reading = threading.Lock()
@@ -108,9 +93,6 @@ class RecordedBackend(Backend):
         yield "queued", {"place": 0}
         yield "started", {"settings": settings, "pair": asdict(found.pair), "lanes": settings["lanes"]}
         yield "finished", {"run": json.loads(run_to_json(found))}
-
-    def pairs(self) -> list[PairDescription]:
-        return describe_pairs()
 
     def status(self) -> str:
         return f"Shows {len(self.recordings())} recorded runs; nothing runs live."
@@ -178,15 +160,13 @@ def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, r
     """The comparison to record for ``prompt``, whose own settings come first, with the policies that were fitted for
     ``pair``. Raises UserError for settings that cannot run.
     """
-    lanes = [parse_lane(text) for text in prompt.lanes or DEFAULT_LANES]
-    texts = [lane.text if _is_there(lane, pair) else stand_in(lane) for lane in lanes]
+    texts = []
+    for lane in map(parse_lane, prompt.lanes or DEFAULT_LANES):
+        is_there = not lane.is_learned or lane.policy in pair.fitted.get(lane.draft or pair.default_draft, ())
+        texts.append(lane.text if is_there else stand_in(lane))
     settings: dict[str, Any] = {"prompt": prompt.prompt, "picture": prompt.picture, "pair": pair.name}
     settings |= {"lanes": list(dict.fromkeys(texts)), "max_new_tokens": max_new_tokens, "repeats": repeats}
     return request_from_dict(settings | prompt.settings)
-
-
-def _is_there(lane: Lane, pair: PairDescription) -> bool:
-    return not lane.is_learned or lane.policy in pair.fitted.get(lane.draft or pair.default_draft, ())
 
 
 def store_recording(run: Run, prompt: Prompt, pair: PairDescription, folder: Path) -> int:

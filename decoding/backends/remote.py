@@ -41,7 +41,6 @@ class RemoteBackend(Backend):
         silence_s: float = SILENCE_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        super().__init__()
         self._where = _host_and_port(url)
         self._patience_s = patience_s
         self._client = httpx.Client(
@@ -98,13 +97,13 @@ class _Follower:
         self._client, self._where, self._run, self._cancel = client, where, run, cancel
         self._patience_s = patience_s
         self._at = 0  # number of the next event
-        self._started = self._over = self._cancel_sent = False
+        self._started = self._cancel_sent = False
         self._failing_since: float | None = None
         self._pause_s = 0.1
 
     def follow(self, body: dict[str, Any]) -> RawEvents:
-        """The run's events to the last one. Raises UserError."""
-        while not self._over:
+        """The run's events. Raises UserError."""
+        while True:
             try:
                 if not self._started:
                     _check(self._client.put(f"/runs/{self._run}", json=body))
@@ -144,10 +143,7 @@ class _Follower:
                     if (event.run, event.seq) != (self._run, self._at):
                         raise UserError(f"The results from {self._where} came out of order: start the run again.")
                     self._at += 1
-                    self._over = event.is_last
                     yield event.kind, event.data
-                if self._over:
-                    return
                 if self._cancel.is_set() and not self._cancel_sent:
                     self._cancel_sent = True
                     self._client.delete(f"/runs/{self._run}")

@@ -20,7 +20,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -30,16 +29,16 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from ..errors import UserError
-from ..records.events import Event, event_to_json, whole
+from ..records.events import Event, event_to_json
 from ..records.request import SETTINGS, request_from_dict
-from .base import Backend, check_token
+from .base import EVALUATIONS, Backend, check_token
 from .metrics import Metrics
 from .stream import EventStream
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 2 * 2**20
-KINDS = ("compare", "evaluate", "drafts")
+KINDS = ("compare", *EVALUATIONS)
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 HEARTBEAT = '{"run":"-","seq":0,"kind":"heartbeat","data":{}}\n'
 
@@ -61,7 +60,7 @@ class Session:
     All of it runs in the event loop's thread.
     """
 
-    def __init__(self, stream: EventStream[str], body: bytes, limits: Limits, forget: Callable[[str], None]) -> None:
+    def __init__(self, stream: EventStream[str], body: bytes, limits: Limits, forget: Callable[[str], Any]) -> None:
         self.stream, self.body = stream, body
         self._limits, self._forget = limits, forget
         self._reader = 0  # the number of the newest one, which takes over from an older one
@@ -84,11 +83,10 @@ class Session:
     async def lines(self, start: int, reader: int) -> AsyncIterator[str]:
         """Lines from number ``start`` on, to the run's last; heartbeats in between."""
         at = start
-        while reader == self._reader:
-            lines = await self.stream.read_within(at, self._limits.heartbeat_s)
-            if lines == []:
+        async for lines in self.stream.follow(start, self._limits.heartbeat_s):
+            if reader != self._reader:
                 return
-            at += len(lines or [])
+            at += len(lines)
             self.is_read = self.stream.ended and at == self.stream.next
             yield "".join(lines or [HEARTBEAT])
 
@@ -132,9 +130,13 @@ class Sessions:
                 raise HTTPException(503, sentence)
             kind, options = _read_body(body, self._limits)
             self._backend.check_job(kind, options)
-            stream = EventStream(run, partial(self._events, run, kind, options), _line)
-            self._known[run] = Session(stream, body, self._limits, self._forget)
-            await stream.read(0)  # it is in the queue now
+
+            def events(cancel: threading.Event) -> Iterator[Event]:
+                return self._metrics.watched(self._backend.run_job(kind, options, cancel, run))
+
+            stream = EventStream(run, events, lambda event: event_to_json(event) + "\n")
+            self._known[run] = Session(stream, body, self._limits, self._known.pop)
+            await anext(stream.follow(), None)  # it is in the queue now
 
     def get(self, run: str) -> Session:
         if run not in self._known:
@@ -145,16 +147,6 @@ class Sessions:
     def close(self) -> None:
         for session in list(self._known.values()):
             session.expire()
-
-    def _events(self, run: str, kind: str, options: dict[str, Any], cancel: threading.Event) -> Iterator[Event]:
-        return self._metrics.watched(whole(run, self._backend.run_job(kind, options, cancel, run)))
-
-    def _forget(self, run: str) -> None:
-        self._known.pop(run, None)
-
-
-def _line(event: Event) -> str:
-    return event_to_json(event) + "\n"
 
 
 def _read_body(body: bytes, limits: Limits) -> tuple[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..records.events import LAST_KINDS, RawEvents
+from ..records.events import RawEvents
 from ..records.request import SETTINGS, CompareRequest, check_request
 from ..records.run_file import run_from_dict
 from .base import Backend
@@ -41,7 +41,6 @@ class SpaceBackend(Backend):
     def __init__(self, place: str) -> None:
         if not (_NAME.fullmatch(place) or place.startswith(("http://", "https://"))):
             raise UserError(f"'{place[:100]}' is not a Space: write space:OWNER/NAME, as in its address on the Hub.")
-        super().__init__()
         self._place = place
         self._closed = False
 
@@ -49,7 +48,7 @@ class SpaceBackend(Backend):
         carried(check_request(request))  # its lanes are checked there: a Space may know other policies
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
-        """The Space's events up to the last one, which is added here if the Space leaves it out."""
+        """The Space's events; a last one is added here if the Space leaves it out."""
         yield "queued", {"place": 0}
         arguments, gone = carried(CompareRequest(**options)), threading.Event()
         try:
@@ -57,10 +56,7 @@ class SpaceBackend(Backend):
                 if cancel.is_set() or self._closed:
                     yield "cancelled", {}
                     return
-                for one, data in (_in_own_form(event, run) for event in came):
-                    yield one, data
-                    if one in LAST_KINDS:
-                        return
+                yield from (_in_own_form(event, run) for event in came)
         except Exception as error:  # every exception of the client's libraries becomes a sentence
             yield "failed", {"message": self._sentence(error)}
         finally:

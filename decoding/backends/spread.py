@@ -85,13 +85,15 @@ class _Spread:
 
     def run(self) -> Iterator[Progress | EvaluationResult]:
         yield Progress(COSTS, "Measuring the costs on one replica", 0.0)
-        first = self._alone(Part(COSTS, files=self._kept_costs()))
+        # The replica checks whether what is in the folder is of this evaluation.
+        measured = {path.name: read_lines(path) for path in self.folder.glob("costs*.jsonl")}
+        first = self._alone(Part(COSTS, files=measured))
         yield from self._collect(first)
         yield Progress(CLOCK, "Tuning policies on the validation prompts", 0.0)
-        plan = self._alone(Part(PLAN, files=self._all()))
+        plan = self._alone(Part(PLAN, files=self._kept()))
         yield from self._clock(plan)
         yield Progress(TABLES, "Computing the tables", 0.0)
-        tables = self._alone(Part(TABLES, files=self._all()))
+        tables = self._alone(Part(TABLES, files=self._kept()))
         result = result_from_dict(tables.result or {})
         result.setting.notes.append(self.devices.note())
         yield result
@@ -187,19 +189,15 @@ class _Spread:
             for record in records:
                 lines.add(record)
 
-    def _kept_costs(self) -> Files:
-        """What an evaluation in this folder has already measured; the replica that gets it checks its validity."""
-        return {path.name: read_lines(path) for path in self.folder.glob("costs*.jsonl")}
-
-    def _all(self) -> Files:
-        return {name: [lines.key, *lines.records] for name, lines in self.files.items()}
-
-    def _kept(self, prompts: Sequence[str]) -> Files:
-        """The costs, and the records of ``prompts``."""
-        return {
-            name: [lines.key, *(one for one in lines.records if "costs" in one or one.get("prompt") in prompts)]
-            for name, lines in self.files.items()
-        }
+    def _kept(self, prompts: Sequence[str] | None = None) -> Files:
+        """All records, or the costs and the records of ``prompts``."""
+        found: Files = {}
+        for name, lines in self.files.items():
+            records = lines.records
+            if prompts is not None:
+                records = [one for one in records if "costs" in one or one.get("prompt") in prompts]
+            found[name] = [lines.key, *records]
+        return found
 
     def _with_chains(self) -> set[str]:
         """The prompts that have a text and the chains of all drafts."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -20,7 +21,7 @@ Item = TypeVar("Item")
 class EventStream(Generic[Item]):
     """The numbered events of one run, from a thread that makes them to readers in the event loop.
 
-    A reader asks for the events from a number on, as often as it likes, so a broken connection loses nothing: all
+    A reader follows the events from a number on, as often as it likes, so a broken connection loses nothing: all
     events are kept until :meth:`close`, and no reader holds the run up. ``encode`` makes of each event what readers
     get, in the run's thread. The run begins at once; setting ``cancel`` ends it.
 
@@ -53,21 +54,21 @@ class EventStream(Generic[Item]):
         """The events from number ``start`` to before ``end`` that have come."""
         return self._kept[start:end]
 
-    async def read(self, start: int) -> list[Item]:
-        """The events from number ``start`` on, as soon as there is one; [] at the end of the run, or once the stream is
-        closed.
+    async def follow(self, start: int = 0, wait_s: float = math.inf) -> AsyncIterator[list[Item]]:
+        """What has come from number ``start`` on, again and again as more comes, to the end of the run or until the
+        stream is closed; an empty list whenever nothing came for ``wait_s`` seconds.
         """
-        while not (found := self.kept(start)) and not (self.ended or self._closed):
-            await self._news.wait()
-        return found
-
-    async def read_within(self, start: int, wait_s: float) -> list[Item] | None:
-        """As :meth:`read`; None if nothing came for ``wait_s`` seconds."""
-        # asyncio.wait_for of Python 3.11 and before may swallow the reader's own cancellation when an event comes
-        # at the same moment, and the run would go on for nobody
-        with anyio.move_on_after(wait_s):
-            return await self.read(start)
-        return None
+        while True:
+            # asyncio.wait_for of Python 3.11 and before may swallow the reader's own cancellation when an event comes
+            # at the same moment, and the run would go on for nobody
+            with anyio.move_on_after(wait_s):
+                while not self.kept(start):
+                    if self.ended or self._closed:
+                        return
+                    await self._news.wait()
+            found = self.kept(start)
+            yield found
+            start += len(found)
 
     def close(self) -> None:
         """Ends the run, and keeps nothing more."""

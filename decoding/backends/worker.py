@@ -19,14 +19,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..files import ProcessFolder
-from ..records.events import LAST_KINDS, RawEvents, guarded
+from ..records.events import guarded
+
+if TYPE_CHECKING:
+    from .jobs import Jobs
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,31 @@ NOT_NUMBERS = (
     "The models gave results that are not numbers (NaN or infinite), so there is no run to show: choose the number "
     "format float32, or other models."
 )
+
+
+class Pipe:
+    """One side's end of the connection: JSON to and from the other side. Several threads may write."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._writing = connection, threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Raises ValueError for a number that JSON does not have, of which nothing is sent, and OSError if the other
+        side has ended.
+        """
+        text = json.dumps(message, allow_nan=False, separators=(",", ":"))
+        with self._writing:
+            self._connection.send_bytes(text.encode("ascii"))
+
+    def received(self) -> Iterator[dict[str, Any]]:
+        """The other side's messages until it ends; blocks."""
+        with suppress(EOFError, OSError):
+            while True:
+                yield json.loads(self._connection.recv_bytes())
+
+    def close(self) -> None:
+        with self._writing:
+            self._connection.close()
 
 
 class WorkerProcess:
@@ -63,8 +92,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 env=_environment() | {"TMPDIR": self._folder.name},
             )
-        self._connection = Connection(ours.detach())
-        self._writing = threading.Lock()
+        self._pipe = Pipe(Connection(ours.detach()))
         self._on_message, self._on_end = on_message, on_end
         self.heard_at = monotonic()  # when it last sent anything
         threading.Thread(target=self._read, name="worker-reader", daemon=True).start()
@@ -76,8 +104,7 @@ class WorkerProcess:
     def send(self, message: dict[str, Any]) -> bool:
         """Writes to the worker; False if it has ended."""
         try:
-            with self._writing:
-                self._connection.send_bytes(json.dumps(message).encode("ascii"))
+            self._pipe.send(message)
         except OSError:
             return False
         return True
@@ -99,18 +126,13 @@ class WorkerProcess:
         return f"was killed by signal {-code} ({_name_of(-code)}{hint})"
 
     def _read(self) -> None:
-        while True:
-            try:
-                message = json.loads(self._connection.recv_bytes())
-            except (EOFError, OSError):
-                break
+        for message in self._pipe.received():
             self.heard_at = monotonic()
             if message:  # else a sign of life
                 self._on_message(self, message)
         self._process.kill()  # it may have closed its end and hang
         self._process.wait()
-        with self._writing:
-            self._connection.close()
+        self._pipe.close()
         self._folder.cleanup()
         self._on_end(self)
 
@@ -125,62 +147,23 @@ def _name_of(number: int) -> str:
 
 def _environment() -> dict[str, str]:
     paths = [path for path in sys.path if path and os.path.isdir(path)]
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *paths])}
+    root = Path(__file__).resolve().parents[2]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *paths])}
 
 
 # -- in the process itself
 
 
-class _Line:
-    """The way out, for several threads."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self._writing = connection, threading.Lock()
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Raises ValueError for a number that JSON does not have; nothing is sent then. Does not return if the front
-        end is gone.
-        """
-        text = json.dumps(message, allow_nan=False, separators=(",", ":"))
-        with self._writing:
-            try:
-                self._connection.send_bytes(text.encode("ascii"))
-            except OSError:
-                threading.Event().wait()  # until the reading thread, which learns of it as well, ends the process
-
-    def beat(self) -> None:
-        """Sends a sign of life again and again: a process that hangs sends none."""
-        while True:
-            sleep(BEAT_S)
-            self.send({})
-
-
-class JobRunner(Protocol):
-    """Does the worker's jobs; created once per process, so it may keep models."""
-
-    def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]) -> RawEvents: ...
-
-    def prepare(self) -> None:
-        """A run will soon be requested: begin to prepare for it."""
-
-    def idle(self, busy: Callable[[], bool]) -> None:
-        """There is no job: use the time until ``busy()``, or return."""
-
-    def has_lost_device(self) -> bool:
-        """Whether this process is unusable after a failure; it is then ended."""
-
-
 def main(fd: str, target: str, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the front end, which then closes the pipe
     logging.basicConfig(level=logging.WARNING, format="worker: %(levelname)s %(name)s: %(message)s")
-    connection = Connection(int(fd))
+    front = Pipe(Connection(int(fd)))
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     cancelled: set[int] = set()
-    threading.Thread(target=_read, args=(connection, inbox, cancelled, folder), daemon=True).start()
-    line = _Line(connection)
-    threading.Thread(target=line.beat, name="heartbeat", daemon=True).start()
-    runner = _resolve(target)()
+    threading.Thread(target=_read, args=(front, inbox, cancelled, folder), daemon=True).start()
+    threading.Thread(target=_beat, args=(front,), name="heartbeat", daemon=True).start()
+    module, name = target.split(":")
+    runner: Jobs = getattr(importlib.import_module(module), name)()
     while True:
         if inbox.empty():
             runner.idle(lambda: not inbox.empty())
@@ -188,28 +171,35 @@ def main(fd: str, target: str, folder: str) -> None:
         if "prepare" in message:
             runner.prepare()
         else:
-            _serve(line, runner, message, cancelled)
+            _serve(front, runner, message, cancelled)
 
 
-def _resolve(target: str) -> Callable[[], JobRunner]:
-    module, name = target.split(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int], folder: str) -> None:
-    while True:
-        try:
-            message = json.loads(connection.recv_bytes())
-        except (EOFError, OSError):
-            shutil.rmtree(folder, ignore_errors=True)  # a front end that was killed cannot remove it
-            os._exit(0)  # the front end is gone; the main thread may be in a forward pass
+def _read(front: Pipe, inbox: queue.SimpleQueue, cancelled: set[int], folder: str) -> None:
+    for message in front.received():
         if "cancel" in message:
             cancelled.add(message["cancel"])
         else:
             inbox.put(message)
+    shutil.rmtree(folder, ignore_errors=True)  # a front end that was killed cannot remove it
+    os._exit(0)  # the front end is gone; the main thread may be in a forward pass
 
 
-def _serve(line: _Line, runner: JobRunner, message: dict[str, Any], cancelled: set[int]) -> None:
+def _beat(front: Pipe) -> None:
+    """Sends a sign of life again and again: a process that hangs sends none."""
+    while True:
+        sleep(BEAT_S)
+        _tell(front, {})
+
+
+def _tell(front: Pipe, message: dict[str, Any]) -> None:
+    """Sends ``message``. Does not return if the front end is gone. Raises ValueError as :meth:`Pipe.send`."""
+    try:
+        front.send(message)
+    except OSError:
+        threading.Event().wait()  # until the reading thread, which learns of it as well, ends the process
+
+
+def _serve(front: Pipe, runner: Jobs, message: dict[str, Any], cancelled: set[int]) -> None:
     job = message["job"]
     events = runner.run(message["kind"], message["options"], message["run"], lambda: job in cancelled)
     for kind, data in guarded(events):
@@ -217,11 +207,9 @@ def _serve(line: _Line, runner: JobRunner, message: dict[str, Any], cancelled: s
             log.error("%s: this process ends, a new one starts with the next job", data["message"])
             os._exit(GPU_LOST)  # the front end learns of it by the end of the pipe, so no job comes in between
         try:
-            line.send({"job": job, "kind": kind, "data": data})
+            _tell(front, {"job": job, "kind": kind, "data": data})
         except ValueError:  # what models computed, not what this program did
-            kind = "failed"
-            line.send({"job": job, "kind": kind, "data": {"message": NOT_NUMBERS}})
-        if kind in LAST_KINDS:
+            _tell(front, {"job": job, "kind": "failed", "data": {"message": NOT_NUMBERS}})
             break
     cancelled.discard(job)
 

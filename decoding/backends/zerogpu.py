@@ -18,7 +18,6 @@ from ..records.pairs import PairDescription, find_pair
 from ..records.request import ASK_FOR_LESS, PUBLIC, CompareRequest, number_formats
 from .base import Backend
 from .jobs import Jobs
-from .worker import JobRunner
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +36,13 @@ class ZeroGPUBackend(Backend):
     """
 
     only_comparisons = "This takes longer than a GPU is lent to one visitor: run it on a machine of your own."
+    _grant = PUBLIC
 
-    def __init__(self, runner: JobRunner | None = None) -> None:
-        super().__init__(PUBLIC)
+    def __init__(self, runner: Jobs | None = None) -> None:
         self._pair = find_pair()
         if runner is None:
             runner = Jobs(device="cuda")
-            runner.preload(CompareRequest(prompt=""))
+            runner.preload()
 
         def work(kind: str, options: dict[str, Any], run_id: str) -> Iterator[tuple[Kind, str]]:
             """Runs in the fork, whose stream ends when it is closed. It yields JSON, as the worker process does:
@@ -68,7 +67,7 @@ class ZeroGPUBackend(Backend):
         super()._check(request)
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> RawEvents:
-        """The events of the GPU's process up to the last; a refusal by Spaces becomes a sentence."""
+        """The events of the GPU's process; a refusal by Spaces becomes a sentence."""
         yield "queued", {"place": 0}
         try:
             with closing(self._work(kind, options, run)) as events:
@@ -77,8 +76,6 @@ class ZeroGPUBackend(Backend):
                         yield "cancelled", {}
                         return
                     yield one, json.loads(text)
-                    if one in LAST_KINDS:
-                        return
             yield "failed", {"message": f"The GPU was withdrawn before the run was done. {ASK_FOR_LESS} {RECORDED}"}
         except Exception as error:  # the boundary to people: Spaces raises gradio errors, which are not known here
             yield "failed", {"message": refusal(error)}

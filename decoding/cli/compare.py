@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ..backends.jobs import FittedJobs, Jobs
+from ..backends.jobs import Jobs
 from ..errors import UserError, explained
 from ..lookahead.lanes import expand_lanes
 from ..records.events import Event, guarded, new_id, numbered
@@ -100,7 +100,7 @@ def _repeated(run: Run, image: Path | None) -> tuple[CompareRequest, Jobs]:
         raise UserError(NOT_AGAIN)
     held = run.picture.file if run.picture else ""
     picture = _picture("", image) or held or run.asked.picture
-    return replace(request_again(run), picture=picture), FittedJobs(costs=run.costs)
+    return replace(request_again(run), picture=picture), Jobs(costs=run.costs, sets_lanes=False)
 
 
 def run_here(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..backends.jobs import FittedJobs
+from ..backends.jobs import Jobs
 from ..backends.recorded import (
     MAX_BYTES,
     OF_LESSONS,
@@ -86,7 +86,7 @@ def _record(
     """Records ``prompts`` one after another with one loaded pair; returns the number finished."""
     from .compare import run_here
 
-    jobs = FittedJobs()
+    jobs = Jobs(sets_lanes=False)
     for done, prompt in enumerate(prompts):
         request = plan_recording(prompt, pair, max_new_tokens, repeats)
         run = run_here(request, cancel, jobs, prompt.id)

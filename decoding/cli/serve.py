@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import threading
-from dataclasses import asdict
 from types import FrameType, ModuleType
 from typing import Annotated, Any
 
@@ -59,7 +58,7 @@ def serve(
     reachable = socket.gethostname() if host in ("0.0.0.0", "::") else host
     front_ends = f"Front ends: python app.py --backend {url_of(reachable, port)}"
     if ray:
-        options: dict[str, Any] = dict(grant=asdict(grant), max_waiting=max_waiting, token=token, any_model=any_model)
+        options: dict[str, Any] = dict(grant=grant, max_waiting=max_waiting, token=token, any_model=any_model)
         number = {"replicas": check_replicas(replicas), "most": most_replicas, "gpus": gpus_per_replica}
         _serve_on_cluster(options | number, host, port, address, front_ends)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,7 @@ from ..loop.speculative import RawIteration
 from ..records.proposal import parents_in, path_to
 from ..records.trace import Chain, Fate, Iteration, Token
 from .chain import read_in_parts, start_along
+from .lane_run import LaneRun
 from .prepare import Prepared, abilities_of, make_draft
 
 
@@ -30,131 +33,121 @@ class View:
     p: dict[int, float]  # probability of the tokens that were drafted or emitted there
 
 
-Views = dict[tuple[int, tuple[int, ...]], View]
+Place = tuple[int, tuple[int, ...]]  # an output position, and the wrong tokens right before it
+Views = dict[Place, View]
+Wanted = Mapping[Place, Collection[int]]  # tokens whose probabilities are needed
 
 
 class Annotator:
-    """Reads the lanes' texts once more with both models and fills in the iterations.
+    """Reads the texts of ``runs``, one of each lane, once more with both models and fills in the iterations.
 
     A model's distribution at a position depends on the text before it: the lane's output or, for dropped tokens, the
-    output plus the wrong tokens after it. Views are stored by (position, those wrong tokens), so that lanes with the
-    same output share them.
+    output plus the wrong tokens after it. Lanes with the same output share its views, so that each model reads each
+    text once.
     """
 
-    def __init__(self, prepared: Prepared, top: int = 5) -> None:
+    def __init__(self, prepared: Prepared, runs: Sequence[LaneRun], top: int = 5) -> None:
         """``top``: number of alternatives kept per token."""
-        self._prepared = prepared
-        self._top = top
+        self._prepared, self._runs, self._top = prepared, runs, top
         self._views: dict[tuple[str, tuple[int, ...]], Views] = {}
 
-    def iterations(
-        self, raw: list[RawIteration], draft: str | None, chain: Chain | None, policy: str = ""
-    ) -> list[Iteration]:
+    def iterations(self, run: LaneRun, chain: Chain | None) -> list[Iteration]:
         """The iterations of one lane in the format of the run file.
 
-        If ``policy`` accepted a token without evaluating its head, the head's score is taken from the chain. A chain
+        If its policy accepted a token without evaluating its head, the head's score is taken from the chain. A chain
         says nothing of a lane that wrote another text.
         """
-        output = [token for iteration in raw for token in iteration.tokens]
+        draft, output, prompt = self._prepared.draft_of(run.lane), run.output, self._prepared.prompt
         chain = chain if chain is not None and chain.target == output else None
-        prompt = self._prepared.prompt
-        target = self._look("", self._prepared.pair.target, prompt, output, raw)
+        target = self._look("", self._prepared.pair.target, prompt, output)
         seen = None
         if draft is not None and draft not in MODEL_FREE:
             abilities = abilities_of(self._prepared.pair, draft)
             if abilities.text_only:
                 read = prompt.as_read(abilities.sees)
-                seen = self._look(draft, self._prepared.pair.draft(draft), read, output, raw)
+                seen = self._look(draft, self._prepared.pair.draft(draft), read, output)
             else:
-                seen = self._draft_again(draft, output, raw)
-        found = [to_iteration(iteration, target, seen, draft, chain) for iteration in raw]
+                seen = self._draft_again(draft, run)
+        found = [to_iteration(iteration, target, seen, draft, chain) for iteration in run.iterations]
         if chain is not None:
             replay = Replay(chain)
             for iteration in found:
-                _fill_scores(iteration, replay, policy)
+                _fill_scores(iteration, replay, run.lane.policy)
         return found
 
-    def with_grey(self, raw: list[RawIteration]) -> list[float]:
+    def with_grey(self, output: list[int]) -> list[float]:
         """The target's probability of each token of the text, had the prompt's picture been a grey one; [] without."""
         if self._prepared.prompt.grey is None:
             return []
-        output = [token for iteration in raw for token in iteration.tokens]
-        views = self._views.setdefault(("grey", tuple(output)), {})
+        views = self._views.setdefault(("grey picture", tuple(output)), {})
         if not views:  # no lane before wrote the same text
-            wanted = {at: {token} for at, token in enumerate(output)}
+            wanted: Wanted = {(at, ()): (token,) for at, token in enumerate(output)}
             self._read_text(self._prepared.pair.target, self._prepared.prompt.with_grey(), views, output, wanted)
         return [views[at, ()].p[token] for at, token in enumerate(output)]
 
-    def _draft_again(self, name: str, output: list[int], raw: list[RawIteration]) -> Views:
+    def _draft_again(self, name: str, run: LaneRun) -> Views:
         """The views of a draft that reads hidden states: they depend on where an iteration began, so that each lane has
         its own. The draft reads each iteration's guesses once more, down each branch.
         """
-        prompt, views, wanted = self._prepared.prompt, Views(), _tokens_at(raw)
+        prompt, output, views, wanted = self._prepared.prompt, run.output, Views(), _wanted(run.iterations)
         source = make_draft(self._prepared.pair, name, self._prepared.rule)
         assert isinstance(source, ModelDraft), "a draft that reads hidden states is a model"
         states = start_along(source, prompt, output, self._prepared.pair.target)
-        for iteration in raw:
+        for iteration in run.iterations:
             end = iteration.start + iteration.n_accepted
             for branch in branches_of(iteration):
                 source.forget(len(prompt) + iteration.start - 1)
                 text = prompt.ids + output[: iteration.start]
-                for depth, row in enumerate(source.rows_along(text, [iteration.drafted[node] for node in branch])):
-                    wrong = tuple(iteration.drafted[node] for node in branch[:depth] if node >= iteration.n_accepted)
-                    tokens = {iteration.drafted[branch[depth]]} if depth < len(branch) else set()
-                    if not wrong:
-                        tokens |= wanted.get(iteration.start + depth, set())
-                    self._add(views, (iteration.start + depth, wrong), row, tokens)
+                rows = source.rows_along(text, [iteration.drafted[node] for node in branch])
+                for depth, row in enumerate(rows):
+                    self._add(views, place_after(iteration, branch[:depth]), row, wanted)
             source.observe(iteration.n_accepted, tuple(layer[iteration.start : end + 1] for layer in states))
             source.forget(len(prompt) + min(end + 1, len(output)) - 1)
         return views
 
-    def _look(self, name: str, model: Any, prompt: EncodedPrompt, output: list[int], raw: list[RawIteration]) -> Views:
-        """The views of a model that reads only the text: along ``output``, and after the wrong tokens of ``raw``."""
-        views = self._views.setdefault((name, tuple(output)), {})
-        self._read_text(model, prompt, views, output, _tokens_at(raw))
-        for iteration in reversed(raw):  # from the end: rewinding keeps what comes before
-            for branch in branches_of(iteration):
-                wrong = [iteration.drafted[node] for node in branch if node >= iteration.n_accepted]
-                at = iteration.start + len(branch) - len(wrong)
-                self._read_wrong(model, len(prompt) + at, views, at, wrong)
+    def _look(self, draft: str, model: Any, prompt: EncodedPrompt, output: list[int]) -> Views:
+        """The views of a model that reads only the text: along ``output``, and after the wrong tokens of the lanes that
+        wrote it. ``draft`` "": of the target, after those of all lanes.
+        """
+        key = draft, tuple(output)
+        if key in self._views:
+            return self._views[key]
+        views = self._views[key] = {}
+        runs = [run for run in self._runs if run.output == output and draft in ("", self._prepared.draft_of(run.lane))]
+        wanted = _wanted(iteration for run in runs for iteration in run.iterations)
+        self._read_text(model, prompt, views, output, wanted)
+        branches = {(position - len(wrong), wrong) for position, wrong in wanted if wrong}
+        for at, wrong in sorted(branches, reverse=True):  # from the end, where rewinding keeps what comes before
+            if (at + len(wrong), wrong) not in views:  # it is the beginning of none that was read
+                self._read_wrong(model, prompt, views, at, wrong, wanted)
         return views
 
-    def _read_text(
-        self, model: Any, prompt: EncodedPrompt, views: Views, output: list[int], wanted: dict[int, set[int]]
-    ) -> None:
-        """Views along ``output`` and right after it; ``wanted``: by position, the tokens whose probabilities are
-        needed.
-        """
+    def _read_text(self, model: Any, prompt: EncodedPrompt, views: Views, output: list[int], wanted: Wanted) -> None:
+        """Views along ``output`` and right after it."""
         model.kept_layers = ()
         prefill(model, prompt)
         feed = [prompt.ids[-1], *output][: model.max_length - len(prompt) + 1]
         rows = (row for logits in read_in_parts(model, feed) for row in all_rows(model, logits))
         for at, row in enumerate(rows):
-            self._add(views, (at, ()), row, wanted.get(at, set()))
+            self._add(views, (at, ()), row, wanted)
 
-    def _read_wrong(self, model: Any, length: int, views: Views, at: int, wrong: list[int]) -> None:
-        """Views after a rejected token, for the dropped ones: after each of the tokens ``wrong``, which follow the text
-        of ``length`` tokens before output position ``at``.
-        """
-        if len(wrong) < 2 or length + len(wrong) > model.max_length or length > model.length:
-            return
-        last = views.get((at + len(wrong) - 1, tuple(wrong[:-1])))
-        if last is not None and wrong[-1] in last.p:
+    def _read_wrong(
+        self, model: Any, prompt: EncodedPrompt, views: Views, at: int, wrong: tuple[int, ...], wanted: Wanted
+    ) -> None:
+        """Views after each of the tokens ``wrong``, which follow the text before position ``at``."""
+        length = len(prompt) + at
+        if length + len(wrong) > model.max_length or length > model.length:
             return
         model.rewind(length)
-        rows = all_rows(model, model.extend(wrong[:-1]))
-        for index, row in enumerate(rows, start=1):
-            self._add(views, (at + index, tuple(wrong[:index])), row, {wrong[index]})
+        for n, row in enumerate(all_rows(model, model.extend([*wrong])), start=1):
+            self._add(views, (at + n, wrong[:n]), row, wanted)
 
-    def _add(self, views: Views, key: tuple[int, tuple[int, ...]], row: np.ndarray, wanted: set[int]) -> None:
-        """Adds what ``row`` says at ``key``, unless it is there with all tokens that are ``wanted``."""
-        known = views.get(key)
-        if known is None or not wanted <= known.p.keys():
-            wanted = wanted.union(known.p if known else ())
-            views[key] = _view(row, self._prepared.rule, key[0], wanted, self._top)
+    def _add(self, views: Views, place: Place, row: np.ndarray, wanted: Wanted) -> None:
+        if place not in views:
+            views[place] = _view(row, self._prepared.rule, place[0], wanted.get(place, ()), self._top)
 
 
-def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> View:
+def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: Collection[int], top: int) -> View:
     shaped = rule.shape(row)
     probabilities = softmax(shaped)
     possible = np.flatnonzero(probabilities)  # a reduced head lacks most ids, and partitioning equal numbers is slow
@@ -170,15 +163,14 @@ def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int]
     )
 
 
-def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
-    """By output position, the tokens drafted (up to the first rejection) or emitted there."""
-    found: dict[int, set[int]] = {}
+def _wanted(raw: Iterable[RawIteration]) -> dict[Place, set[int]]:
+    """By place, the tokens drafted or emitted there."""
+    found: dict[Place, set[int]] = defaultdict(set)
     for iteration in raw:
         for index, token in enumerate(iteration.drafted):
-            if not rejected_above(iteration, index):
-                found.setdefault(iteration.start + len(above(iteration, index)), set()).add(token)
+            found[place_of(iteration, index)].add(token)
         if iteration.emitted is not None:
-            found.setdefault(iteration.start + iteration.n_accepted, set()).add(iteration.emitted)
+            found[iteration.start + iteration.n_accepted, ()].add(iteration.emitted)
     return found
 
 
@@ -188,9 +180,6 @@ def to_iteration(
     """The iteration with what both models said of its tokens; ``seen``: the draft's views, None if it has none."""
     drafted = [_drafted_token(raw, index, target, seen, draft) for index in range(len(raw.drafted))]
     first = raw.decisions[0] if raw.decisions else (None, None)
-    holds = None
-    if chain is not None and raw.start < len(chain.target):
-        holds = chain.holds(raw.start)
     return Iteration(
         start=raw.start,
         drafted=drafted,
@@ -198,7 +187,7 @@ def to_iteration(
         stop=raw.stop,
         score=_number(first[0]),
         threshold=_number(first[1]),
-        holds=holds,
+        holds=chain.holds(raw.start) if chain is not None and raw.start < len(chain.target) else None,
         parents=raw.parents,
         reads=raw.reads,
     )
@@ -215,10 +204,8 @@ def _fill_scores(iteration: Iteration, replay: Replay, policy: str) -> None:
 
 
 def _drafted_token(raw: RawIteration, index: int, target: Views, seen: Views | None, draft: str | None) -> Token:
-    wrong = tuple(raw.drafted[node] for node in rejected_above(raw, index))
-    key = (raw.start + len(above(raw, index)), wrong)
     token = Token(id=raw.drafted[index], fate=fate_of(raw, index))
-    _describe(token, target.get(key), None if seen is None else seen.get(key))
+    _describe(token, place_of(raw, index), target, seen)
     if seen is None and draft is not None:  # no model: its first choice is what it proposed
         token.draft_choice = token.id
     if index + 1 < len(raw.decisions):
@@ -232,9 +219,8 @@ def _drafted_token(raw: RawIteration, index: int, target: Views, seen: Views | N
 def _emitted_token(raw: RawIteration, target: Views, seen: Views | None, draft: str | None) -> Token | None:
     if raw.emitted is None:
         return None
-    key = (raw.start + raw.n_accepted, ())
     token = Token(id=raw.emitted, fate=fate_of_emitted(raw))
-    _describe(token, target.get(key), None if seen is None else seen.get(key))
+    _describe(token, (raw.start + raw.n_accepted, ()), target, seen)
     if seen is None and draft is not None and raw.n_accepted < len(raw.drafted):
         token.draft_choice = raw.drafted[raw.n_accepted]
     return token
@@ -244,7 +230,7 @@ def fate_of(raw: RawIteration, index: int) -> Fate:
     """Fate of the drafted token ``index``."""
     if index < raw.n_accepted:
         return "accepted"
-    return "rejected" if raw.emitted is not None and not rejected_above(raw, index) else "dropped"
+    return "rejected" if raw.emitted is not None and not place_of(raw, index)[1] else "dropped"
 
 
 def branches_of(raw: RawIteration) -> list[list[int]]:
@@ -254,14 +240,14 @@ def branches_of(raw: RawIteration) -> list[list[int]]:
     return [path_to(parents, node) for node in range(len(parents)) if node not in inner] or [[]]
 
 
-def rejected_above(raw: RawIteration, index: int) -> list[int]:
-    """Of the guesses above ``index``, those that were not accepted, in the order of the text."""
-    return [node for node in above(raw, index) if node >= raw.n_accepted]
+def place_of(raw: RawIteration, index: int) -> Place:
+    """The place of the guess ``index``."""
+    return place_after(raw, path_to(parents_in(raw.parents, len(raw.drafted)), index)[:-1])
 
 
-def above(raw: RawIteration, index: int) -> list[int]:
-    """The guesses that the guess ``index`` follows, in the order of the text."""
-    return path_to(parents_in(raw.parents, len(raw.drafted)), index)[:-1]
+def place_after(raw: RawIteration, branch: Sequence[int]) -> Place:
+    """The place after the guesses ``branch``, of which those that were not accepted are wrong."""
+    return raw.start + len(branch), tuple(raw.drafted[node] for node in branch if node >= raw.n_accepted)
 
 
 def fate_of_emitted(raw: RawIteration) -> Fate:
@@ -272,16 +258,16 @@ def fate_of_emitted(raw: RawIteration) -> Fate:
     return "correction" if raw.n_accepted - 1 in rest else "bonus"
 
 
-def _describe(token: Token, target: View | None, seen: View | None) -> None:
-    if target is not None:
-        token.target_choice = target.choice
-        token.p_target = target.p.get(token.id)
-        token.target_top = target.top
-    if seen is not None:
-        token.draft_choice = seen.choice
-        token.p_draft = seen.p.get(token.id)
-        token.entropy = seen.entropy
-        token.draft_top = seen.top
+def _describe(token: Token, place: Place, target: Views, seen: Views | None) -> None:
+    if (view := target.get(place)) is not None:
+        token.target_choice = view.choice
+        token.p_target = view.p.get(token.id)
+        token.target_top = view.top
+    if (view := (seen or {}).get(place)) is not None:
+        token.draft_choice = view.choice
+        token.p_draft = view.p.get(token.id)
+        token.entropy = view.entropy
+        token.draft_top = view.top
 
 
 def _number(value: float | None) -> float | None:

@@ -41,8 +41,9 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
         explained: read all texts once more with both models, to explain each token's fate. Without it the tokens have
             only their fates, which takes no time.
     """
-    n_tokens = sum(len(runs[0].output) for runs in decoded.lanes)
-    annotator = Annotator(prepared, top=5 if n_tokens <= MANY_TOKENS else 2) if explained else None
+    firsts = [runs[0] for runs in decoded.lanes]
+    n_tokens = sum(len(run.output) for run in firsts)
+    annotator = Annotator(prepared, firsts, top=5 if n_tokens <= MANY_TOKENS else 2) if explained else None
     lanes = [_trace(prepared, decoded, index, annotator) for index in range(len(prepared.lanes))]
     return Run(
         id=run_id,
@@ -62,10 +63,10 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
 
 def timed_again(run: Run, decoded: Decoded) -> Run:
     """``run`` with the repeats that were made since it was assembled, and what was noted in them."""
-    lanes = []
-    for trace, runs, notes in zip(run.lanes, decoded.lanes, decoded.notes):
-        new = [note for note in notes if note not in trace.notes]
-        lanes.append(replace(trace, repeats=[_repeat(one) for one in runs], notes=[*trace.notes, *new]))
+    lanes = [
+        replace(trace, repeats=[_repeat(one) for one in runs], notes=list(dict.fromkeys([*trace.notes, *notes])))
+        for trace, runs, notes in zip(run.lanes, decoded.lanes, decoded.notes)
+    ]
     return replace(run, lanes=lanes)
 
 
@@ -82,7 +83,7 @@ def _trace(prepared: Prepared, decoded: Decoded, index: int, annotator: Annotato
     if annotator is None:
         iterations = [to_iteration(one, {}, None, None, None) for one in first.iterations]
     else:
-        iterations = annotator.iterations(first.iterations, draft, decoded.chains.get(draft or ""), lane.policy)
+        iterations = annotator.iterations(first, decoded.chains.get(draft or ""))
     return Trace(
         lane=lane.text,
         policy=lane.policy,
@@ -93,7 +94,7 @@ def _trace(prepared: Prepared, decoded: Decoded, index: int, annotator: Annotato
         finish=first.finish,
         verdict=_verdict(prepared, decoded.reference, first.output),
         notes=[*_engine_notes(prepared, lane), *decoded.notes[index]],
-        p_grey=annotator.with_grey(first.iterations) if annotator else [],
+        p_grey=annotator.with_grey(first.output) if annotator else [],
     )
 
 

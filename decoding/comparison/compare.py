@@ -15,7 +15,7 @@ from ..loop.speculative import RawIteration
 from ..records.events import Kind, RawEvents
 from ..records.request import CompareRequest
 from ..records.run_file import to_plain
-from ..records.trace import Costs, Run, TokenText
+from ..records.trace import Costs, Run
 from .annotate import fate_of, fate_of_emitted
 from .assemble import Decoded, assemble, pair_info, timed_again
 from .chain import chain_of
@@ -25,6 +25,7 @@ from .lane_run import UNWEIGHED, LaneRun
 from .prepare import Prepared, prepare
 
 Cancel = Callable[[], bool]
+Timing = Generator[tuple[Kind, dict[str, Any]], None, LaneRun]  # yields a lane's events and returns its run
 
 FLUSH_S = 0.05  # live iterations are sent in batches of this many seconds
 MANY_REPEATS = 5  # a run with this many repeats is made to be kept: its cost curves are read READINGS times
@@ -62,6 +63,7 @@ class Comparison:
         self._run_id = run_id
         notes = [[prepared.notes[lane.text]] if lane.text in prepared.notes else [] for lane in prepared.lanes]
         self._decoded = Decoded(UNWEIGHED, [[] for _ in prepared.lanes], notes)
+        self._plain: LaneRun | None = None  # the first run of the plain lane, of which there is at most one
         self._sent: set[int] = set()  # token ids whose texts were sent
         self.run: Run
 
@@ -94,26 +96,26 @@ class Comparison:
 
     def _first_repeat(self) -> RawEvents:
         prepared = self.prepared
-        plain = [index for index, lane in enumerate(prepared.lanes) if lane.is_plain]
-        for index in plain:
-            lane = prepared.lanes[index]
+        plain = next((index for index, lane in enumerate(prepared.lanes) if lane.is_plain), None)
+        if plain is not None:
+            lane = prepared.lanes[plain]
             if lane.text not in self._known.warm:
                 warm_up(prepared, lane)
                 self._known.warm.add(lane.text)
-            yield from self._first_time(index)
+            self._plain = yield from self._first_time(plain)
         if prepared.request.rule != "sampling":  # every lane emits the same text
-            yield from self._find_reference(plain)
+            yield from self._find_reference()
         yield from self._find_costs()
         yield from self._look_ahead()
         yield from self._warm_up()
         for index in range(len(prepared.lanes)):
-            if index not in plain:
+            if index != plain:
                 yield from self._first_time(index)
 
-    def _find_reference(self, plain: list[int]) -> RawEvents:
+    def _find_reference(self) -> RawEvents:
         """The target's own text: the plain lane's, else decoded off the clock."""
-        if plain:
-            self._decoded.reference = self._decoded.lanes[plain[0]][0]
+        self._decoded.reference = self._plain
+        if self._plain is not None:
             return
         yield "progress", _progress("chain", "Not timed: the target writes its text, for comparison")
         lane = Lane("autoregressive", None, "autoregressive", None)
@@ -195,18 +197,18 @@ class Comparison:
                     told = done
                     yield "progress", _progress("measuring", MEASURING, done)
             readings.append(timer.costs())
-        self._decoded.costs = readings[0] if len(readings) == 1 else smooth_costs(readings)
+        self._decoded.costs = smooth_costs(readings)
 
     def _plain_seconds(self) -> float | None:
         """Seconds of a target pass over one token in this run, if the plain lane has been decoded."""
-        runs = [self._decoded.lanes[i] for i, lane in enumerate(self.prepared.lanes) if lane.is_plain]
-        passes = [iteration.times[VERIFY] for run in runs for iteration in run[0].iterations]
-        return median(passes) if passes else None
+        return median(one.times[VERIFY] for one in self._plain.iterations) if self._plain else None
 
     # -- on the clock
 
-    def _first_time(self, index: int) -> RawEvents:
-        self._decoded.lanes[index].append((yield from self._time(index, 0)))
+    def _first_time(self, index: int) -> Timing:
+        run = yield from self._time(index, 0)
+        self._decoded.lanes[index].append(run)
+        return run
 
     def _repeat(self, repeat: int) -> RawEvents:
         """Every lane once more. Only repeats with all lanes count: their times are compared with one another."""
@@ -222,7 +224,7 @@ class Comparison:
             for kept, run in zip(self._decoded.lanes, runs):
                 kept.append(run)
 
-    def _time(self, index: int, repeat: int) -> Generator[tuple[Kind, dict[str, Any]], None, LaneRun]:
+    def _time(self, index: int, repeat: int) -> Timing:
         """One repeat of one lane."""
         lane = self.prepared.lanes[index]
         yield "lane_started", {"lane": index, "repeat": repeat}
@@ -245,13 +247,13 @@ class Comparison:
     def _live_data(self, index: int, repeat: int, first: int, raw: list[RawIteration]) -> dict[str, Any]:
         ids = {token for it in raw for token in (*it.drafted, *it.tokens)} - self._sent
         self._sent |= ids
-        texts = {str(token): _text_pair(self.prepared.pair.tokenizer.token_text(token)) for token in sorted(ids)}
+        texts = {token: self.prepared.pair.tokenizer.token_text(token) for token in sorted(ids)}
         return {
             "lane": index,
             "repeat": repeat,
             "first": first,
             "items": [live_iteration(iteration) for iteration in raw],
-            "texts": texts,
+            "texts": {str(token): ["" if text.special else text.text, text.bytes] for token, text in texts.items()},
         }
 
     def _replay(self, timings: int) -> tuple[Kind, dict[str, Any]]:
@@ -288,7 +290,3 @@ def live_iteration(raw: RawIteration) -> dict[str, Any]:
 
 def _shape(run: LaneRun) -> list[tuple]:
     return [(it.start, it.drafted, it.parents, it.n_accepted, it.emitted) for it in run.iterations]
-
-
-def _text_pair(text: TokenText) -> list[str | None]:
-    return ["" if text.special else text.text, text.bytes]

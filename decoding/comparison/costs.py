@@ -8,15 +8,16 @@ curves never decrease, since more work cannot take less time.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 from statistics import median
 
 import numpy as np
 
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
+from ..errors import Cancelled
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, PlannedPolicy, TreePolicy
 from ..lookahead.lanes import Lane
 from ..loop.acceptance import AcceptanceRule, Greedy
@@ -45,11 +46,18 @@ def leader_of(pair: Pair, drafts: Sequence[str]) -> str | None:
     return next((name for name in drafts if not abilities_of(pair, name).may_decline), None)
 
 
-def measure_costs(pair: Pair, drafts: Sequence[str], prompt: list[int]) -> Costs:
-    """The costs of a :class:`Timer` after all its rounds."""
-    timer = Timer(pair, drafts, prompt)
+def measure_costs(
+    pair: Pair,
+    drafts: Sequence[str],
+    prompt: list[int],
+    context: int | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Costs:
+    """The costs of a :class:`Timer` after all its rounds. Raises Cancelled."""
+    timer = Timer(pair, drafts, prompt, context)
     for _ in timer.rounds():
-        pass
+        if cancelled():
+            raise Cancelled
     return timer.costs()
 
 
@@ -337,12 +345,8 @@ def fit_steps(seconds: Mapping[int, Sequence[float]], at_once: bool = False) -> 
 
 def contradiction(seconds: Mapping[int, Sequence[float]]) -> float:
     """The largest share by which a pass over more tokens was measured as cheaper than one over fewer."""
-    highest, found = 0.0, 0.0
-    for n in sorted(seconds):
-        read = median(seconds[n])
-        highest = max(highest, read)
-        found = max(found, 1.0 - read / highest)
-    return found
+    medians = [median(seconds[n]) for n in sorted(seconds)]
+    return max((1.0 - read / highest for read, highest in zip(medians, accumulate(medians, max))), default=0.0)
 
 
 def smooth_costs(measured: Sequence[Costs]) -> Costs:

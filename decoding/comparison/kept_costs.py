@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,12 +20,12 @@ from ..engines.kept_trials import MAX_AGE, age_of, keep, now, read_kept, try_aga
 from ..engines.loading import gpu_name
 from ..engines.pair import Pair
 from ..engines.threads import DRAFT_ROWS, TARGET_ROWS
-from ..errors import UserError
+from ..errors import Cancelled, UserError
 from ..files import costs_folder, digest_of
 from ..records.machine import describe_machine
 from ..records.request import DEFAULT_LANES, CompareRequest
 from ..records.trace import Costs, Machine, ModelInfo
-from .costs import Timer, measure_decision, warm_up
+from .costs import measure_costs, measure_decision, warm_up
 from .prepare import POLICIES_FOLDER as POLICIES
 from .prepare import load_heads_of, model_info, prepare
 
@@ -60,14 +61,6 @@ class Kept:
 _ADAPTER = TypeAdapter(Kept)
 
 
-@dataclass(slots=True)
-class Task:
-    """Curves to measure in idle time."""
-
-    draft: str | None
-    context: int
-
-
 def _each(drafts: Sequence[str]) -> Sequence[str | None]:
     """The drafts of one comparison; None stands for the curves of the target alone."""
     return drafts or [None]
@@ -83,7 +76,7 @@ class KnownCosts:
     pair: Pair
     folder: Path = field(default_factory=costs_folder)
     warm: set[str] = field(default_factory=set)  # lanes that have run in this process
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[tuple[str | None, int]] = field(default_factory=list)  # curves to measure: of a draft, at a context
     sets_lanes: bool = True  # False: policies run as they were fitted
     given: Costs | None = None  # those of a run that is repeated, instead of this machine's
     unusable: set[str] = field(default_factory=set)  # drafts without sound validation chains
@@ -121,7 +114,7 @@ class KnownCosts:
             setting = self._setting(draft, context)
             before = self._read(setting)  # what older curves chose serves until these have chosen
             self._write(Kept(setting, own, before.chosen if before else None))
-            self.tasks = [task for task in self.tasks if task != Task(draft, bucket(context))]
+            self.tasks = [task for task in self.tasks if task != (draft, bucket(context))]
 
     def add_decisions(self, drafts: Sequence[str], context: int, decision: dict[str, float]) -> None:
         """Keep the cost of decisions with the curves; the curves keep their date."""
@@ -192,8 +185,7 @@ class KnownCosts:
 
     def ask_for(self, draft: str | None, context: int) -> None:
         """Have these curves measured again in idle time."""
-        task = Task(draft, bucket(context))
-        if task not in self.tasks:
+        if (task := (draft, bucket(context))) not in self.tasks:
             self.tasks.append(task)
 
     def misfit(self, drafts: Sequence[str], context: int) -> None:
@@ -277,9 +269,12 @@ def measure_asked(known: KnownCosts, busy: Busy) -> None:
     """Measure the requested curves and keep them; stops when ``busy()``, leaving the rest for later."""
     if not busy():
         known.try_threads_again()
-    while known.tasks and (measured := _measure(known, known.tasks[0], busy)) is not None:
-        task = known.tasks[0]
-        known.keep([task.draft] if task.draft else [], task.context, measured)
+    prompt = known.pair.encode_prompt(TEXT).ids
+    with suppress(Cancelled):
+        while known.tasks:
+            draft, context = known.tasks[0]
+            drafts = [draft] if draft else []
+            known.keep(drafts, context, measure_costs(known.pair, drafts, prompt, context, busy))
 
 
 def set_policies(known: KnownCosts, busy: Busy) -> None:
@@ -292,16 +287,6 @@ def set_policies(known: KnownCosts, busy: Busy) -> None:
                 _warm_up(known, lane, kept.setting.context, kept.costs)
         if not busy():
             known.choose(draft, busy)
-
-
-def _measure(known: KnownCosts, task: Task, busy: Busy) -> Costs | None:
-    drafts = [task.draft] if task.draft else []
-    prompt = known.pair.encode_prompt(TEXT).ids
-    timer = Timer(known.pair, drafts, prompt, task.context)
-    for _ in timer.rounds():
-        if busy():
-            return None
-    return timer.costs()
 
 
 def _warm_up(known: KnownCosts, text: str, context: int, costs: Costs) -> None:

@@ -125,43 +125,35 @@ def prepare(
     prepared = Prepared(request, pair, lanes, prompt, limits, rule)
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
     if tuple(request.lanes) == DEFAULT_LANES:  # nobody asked for a policy by name
-        prepared = _without_unfitted(prepared)
-    prepared = _set_here(prepared, chosen)
+        prepared.lanes = [_fitted(prepared, lane) for lane in prepared.lanes]
+    prepared.lanes = [_set_here(prepared, lane, chosen) for lane in prepared.lanes]
+    # The request names them too, so that the run file and the command line repeat the run elsewhere.
+    prepared.request = replace(request, lanes=[lane.text for lane in prepared.lanes])
     for lane in prepared.lanes:
         _check_features(prepared, lane)
     return prepared
 
 
-def _without_unfitted(prepared: Prepared) -> Prepared:
-    """``prepared`` with a stand-in for each default lane whose policy was not fitted for this pair."""
-    lanes, notes = [], {}
-    for lane in prepared.lanes:
-        heads = prepared.heads.get(prepared.draft_of(lane) or "", {})
-        faulty = isinstance(heads, Heads) and lane.policy in heads.faults
-        if lane.is_learned and lane.policy not in heads and not faulty:
-            title, lane = lane.spec.title, parse_lane(stand_in(lane))
-            notes[lane.text] = f"It replaces {title}, which is not fitted for this pair."
-        lanes.append(lane)
-    request = replace(prepared.request, lanes=[lane.text for lane in lanes])
-    return replace(prepared, request=request, lanes=lanes, notes=notes)
+def _fitted(prepared: Prepared, lane: Lane) -> Lane:
+    """``lane``, or a stand-in, with a note, if its policy was not fitted for this pair."""
+    heads = prepared.heads.get(prepared.draft_of(lane) or "", {})
+    faulty = isinstance(heads, Heads) and lane.policy in heads.faults
+    if not lane.is_learned or lane.policy in heads or faulty:
+        return lane
+    other = parse_lane(stand_in(lane))
+    prepared.notes[other.text] = f"It replaces {lane.spec.title}, which is not fitted for this pair."
+    return other
 
 
-def _set_here(prepared: Prepared, chosen: Callable[[str], Chosen | None]) -> Prepared:
-    """``prepared`` with each learned lane that names no number at the one chosen for this machine, if there is one.
-
-    The request names it too, so that the run file and the command line repeat the run elsewhere.
-    """
-    asked = {lane.text for lane in prepared.lanes}
-    lanes = []
-    for lane in prepared.lanes:
-        if lane.is_learned and lane.number is None:
-            here = chosen(prepared.draft_of(lane) or "")
-            argument = here.arguments.get(lane.policy) if here else None
-            text = f"{lane.text.partition(':')[0]}:{argument}"
-            if argument is not None and text not in asked:  # a lane of that number stays the only one
-                lane = parse_lane(text)
-        lanes.append(lane)
-    return replace(prepared, request=replace(prepared.request, lanes=[lane.text for lane in lanes]), lanes=lanes)
+def _set_here(prepared: Prepared, lane: Lane, chosen: Callable[[str], Chosen | None]) -> Lane:
+    """``lane``; a learned one that names no number at the one chosen for this machine, if there is one."""
+    if not lane.is_learned or lane.number is not None:
+        return lane
+    here = chosen(prepared.draft_of(lane) or "")
+    argument = here.arguments.get(lane.policy) if here else None
+    text = f"{lane.text.partition(':')[0]}:{argument}"
+    is_asked = any(one.text == text for one in prepared.lanes)  # a lane of that number stays the only one
+    return lane if argument is None or is_asked else parse_lane(text)
 
 
 def check_vocabulary(shared: int, prompt: EncodedPrompt, limits: Limits) -> None:

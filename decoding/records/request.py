@@ -193,6 +193,7 @@ SETTINGS = settings_of(CompareRequest)
 class Grant:
     """The limits of one visitor on a shared machine; ``max_total_tokens`` counts all lanes and repeats."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     max_prompt_chars: int = MAX_PROMPT_CHARS
     max_new_tokens: int = MAX_NEW_TOKENS
     max_total_tokens: int = MAX_NEW_TOKENS * MAX_LANES * MAX_REPEATS
@@ -259,7 +260,7 @@ def check_request(request: CompareRequest) -> CompareRequest:
         raise UserError("A system message is part of a chat: ask the model (chat), or leave the message out.")
     if request.picture and request.chat is False:
         raise UserError("A picture is part of a chat: ask the model (chat), or leave the picture out.")
-    if len(set(request.lanes)) < len(request.lanes):
+    if len({lane.strip() for lane in request.lanes}) < len(request.lanes):
         raise UserError("A lane was named twice: name each lane once.")
     if bool(request.target) != bool(request.draft):
         raise UserError(
