@@ -352,6 +352,9 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("serve --host 203.0.113.7", "Cannot listen"),
         ("suites drop", "drop"),
         ("suites fetch alpaca", "alpaca"),
+        ("show FOLDER/binary", "binary: This is not a Speculoscope run file of schema speculoscope.run/1: "),
+        ("whatif FOLDER/part.json", "part.json: This is not a Speculoscope run file of schema speculoscope.run/1: at "),
+        ("compare --again FOLDER/hostile.json", "hostile.json: The settings in this run file are invalid: Seed must"),
         ("whatif none.json", "Cannot read"),
         ("whatif FOLDER/run.json --lanes static:99", "from 1 to 20"),
         ("whatif FOLDER/run.json --lanes other/static:5", "no recorded guesses of the draft other"),
@@ -362,7 +365,11 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
     ],
 )
 def test_a_command_that_cannot_be_followed_is_a_sentence(tmp_path, words, sentence):
-    save_run(make_run(), tmp_path / "run.json")
+    run = make_run()
+    save_run(run, tmp_path / "run.json")
+    run.settings.seed = -1
+    save_run(run, tmp_path / "hostile.json")
+    (tmp_path / "part.json").write_text('{"schema": "speculoscope.run/1"}')
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "large").write_bytes(b"x" * 400_001)
     status, out, err = command(*shlex.split(words.replace("FOLDER", str(tmp_path))))
