@@ -344,7 +344,7 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("fit --pair nothing-like-it", "There is no pair nothing-like-it"),
         ("fit --target somewhere", "Name the draft's folder as well"),
         ("fit --target /no/such/target --draft /no/such/draft", "There is no folder"),
-        ("gpu-day", "There is no CUDA device here"),
+        ("gpu-day", "which all of this measures: run it on a machine that has one."),
         ("nonsense", "No such command"),
         ("serve --port 0", "1 to 65,535"),
         ("serve --port 18700 --max-waiting -1", "or more"),

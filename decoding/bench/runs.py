@@ -7,6 +7,7 @@ the draft is the early layers. Draft and target then always agree, and noise on 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,22 +30,21 @@ from .against import Report, Work, bench_llamacpp, bench_pair, bench_recorder
 from .contenders import NOTE, LlamaCppContender, check_installed
 
 
-def bench_all(pair: str, target: str, draft: str, work: Work, recorder: bool = False) -> list[Report]:
+def bench_all(pair: str, target: str, draft: str, work: Work, recorder: bool = False) -> Iterator[Report]:
     """Reports against transformers: on the named pair; "": on all embedded ones, on CUDA also on the shaped pairs.
 
     ``recorder``: of transformers' ``generate`` itself with and without the recorder, not on the shaped pairs.
     """
     work, measure = replace(work, device=choose_device(work.device)), bench_recorder if recorder else bench_pair
-    reports = []
     for one in _described(pair, target, draft):
         loaded = _load(one, work)
-        reports.append(measure(loaded, *_transformers_models(one, work), _prompts(loaded, work), work))
+        yield measure(loaded, *_transformers_models(one, work), _prompts(loaded, work), work)
     if work.device.startswith("cuda") and not (pair or target or recorder):
-        reports += [bench_shape(shape, work) for shape in SHAPES]
-    return reports
+        for shape in SHAPES:
+            yield bench_shape(shape, work)
 
 
-def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work) -> list[Report]:
+def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work) -> Iterator[Report]:
     """A report against llama.cpp on the named pair ("": the default one), whose target must be from a GGUF file."""
     check_installed()
     if choose_device(work.device) != "cpu":
@@ -63,7 +63,7 @@ def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work) -> li
     theirs = LlamaCppContender(find_file(), max(map(len, prompts)) + work.max_new_tokens + 1)
     report = bench_llamacpp(sixteen, four, theirs, prompts, work)
     report.notes.append(NOTE)
-    return [report]
+    yield report
 
 
 def _described(pair: str, target: str, draft: str) -> list[PairDescription]:
