@@ -25,7 +25,7 @@ from training import PAIR
 
 from .data import Texts, all_texts, save_texts, shard_files
 from .drafts import half
-from .reading import FreshTexts, Reader, of_the_token_before, read, with_states
+from .reading import FreshTexts, of_the_token_before, read, with_states
 from .texts import (
     LONGEST_ANSWER,
     LONGEST_PROMPT,
@@ -100,16 +100,11 @@ class Teacher:
                 found[text.split].append(text)
         return found
 
-    def texts(self, texts: Sequence[Text], head_ids: Tensor, with_states: bool = False) -> Texts:
+    def texts(self, texts: Sequence[Text], with_states: bool = False) -> Texts:
         """``texts`` to be batched; ``with_states``: with the target's hidden states."""
         if self.fresh:
-            return FreshTexts(self._reader, texts, self.before, head_ids)
-        before = self._states_before if with_states else None
-        return Texts(texts, self.before, head_ids, self.target.config.vocab_size, before)
-
-    @cached_property
-    def _reader(self) -> Reader:
-        return Reader(self.target, STATE_LAYERS)
+            return FreshTexts(texts, self.before, self.target, STATE_LAYERS)
+        return Texts(texts, self.before, self._states_before if with_states else None)
 
     @cached_property
     def _states_before(self) -> Tensor:
