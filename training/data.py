@@ -159,7 +159,6 @@ class Texts:
             start += len(text.ids)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """The texts at ``indices``."""
         texts = [self.texts[index] for index in indices]
         ids, places, weight = rows_of(texts, self.before)
         top_ids = torch.from_numpy(np.concatenate([text.top_ids for text in texts]).astype(np.int64))

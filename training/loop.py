@@ -139,7 +139,6 @@ class TimedRun:
         self.resume()
 
     def resume(self) -> None:
-        """Continues from this run's checkpoint, if any."""
         if not self.path.is_file():
             return
         try:

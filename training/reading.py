@@ -72,19 +72,12 @@ def with_states(
         ids, places, _ = rows_of(part, before)
         last, states = read(target, ids, layers)
         top_ids, logp = most_probable(target, last.flatten(0, 1)[places])
-        parts = (each.split([len(text.ids) for text in part]) for each in (top_ids, logp, states.flatten(0, 1)[places]))
-        found += [_known(text, *its_own) for text, *its_own in zip(part, *parts)]
+        states = states.flatten(0, 1)[places].view(torch.uint16)
+        columns = top_ids.numpy().astype(np.uint16), logp.half().numpy(), states.numpy()
+        ends = np.cumsum([len(text.ids) for text in part])[:-1]
+        for text, *known in zip(part, *(np.split(column, ends) for column in columns)):
+            found.append(replace(text, **dict(zip(("top_ids", "top_logp", "states"), known))))
     return found
-
-
-def _known(text: Text, top_ids: Tensor, logp: Tensor, states: Tensor) -> Text:
-    """``text`` with what the target computed at its positions."""
-    return replace(
-        text,
-        top_ids=top_ids.numpy().astype(np.uint16),
-        top_logp=logp.half().numpy(),
-        states=states.view(torch.uint16).numpy(),
-    )
 
 
 class FreshTexts(Texts):

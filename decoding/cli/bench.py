@@ -160,19 +160,19 @@ def lossless(
     suite = suites_for(suite, loaded.chat)
     room = loaded.target.max_length - max_new_tokens + 1
     asked = load_suite(suite, "test", limit)[skip:]
-    encoded = [loaded.encode_prompt(one.prompt, picture=one.picture) for one in asked]
-    chosen = [one for one, prompt in zip(asked, encoded) if len(prompt) <= room]
+    encoded = [(one, loaded.encode_prompt(one.prompt, picture=one.picture)) for one in asked]
+    chosen = [(one, prompt) for one, prompt in encoded if len(prompt) <= room]
     if not chosen:
         raise UserError(
             f"No prompt is left: of at most {limit}, {skip} are skipped, and the others need room for "
             f"{max_new_tokens:,} new tokens in the target's context of {loaded.target.max_length:,}. Skip fewer, or "
             "ask for fewer tokens."
         )
-    prompts = [prompt for prompt in encoded if len(prompt) <= room]
+    read, prompts = zip(*chosen)
     lines = _lines(
         kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest, "draft": draft}
     )
-    counts = _kept_counts(lines, chosen)
+    counts = _kept_counts(lines, read)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
     with progress_bar("Comparing") as progress, cancel_on_interrupt() as cancel:
         folder = loaded.target_folder if loaded.target.info.dtype == "float32" else None
@@ -180,7 +180,7 @@ def lossless(
         for _ in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1), counts):
             progress(f"{counts.equal} of {counts.compared} texts equal", counts.prompts / len(prompts))
             if lines is not None:
-                lines.add(asdict(counts) | {"of": _digest(chosen[: counts.prompts])})
+                lines.add(asdict(counts) | {"of": _digest(read[: counts.prompts])})
             if cancel.is_set() or monotonic() > deadline:
                 break
     if cancel.is_set() and lines is not None:
