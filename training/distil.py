@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from decoding.engines.slim import is_slim, own_weights, read_head_ids
@@ -40,6 +38,7 @@ class Run:
     def __init__(self, name: str, recipe: Recipe, teacher: Teacher, plan: Plan, start: Path | None = None) -> None:
         """``start``: the slim folder of a trained draft of this recipe, to train it further with the head it has."""
         self.name, self.recipe, self.teacher, self.plan = name, recipe, teacher, plan
+        self.further = FURTHER if start else ""
         its_head = None if start is None else read_head_ids(start)
         self.head_ids = frequent_ids(teacher.splits["train"], recipe.head) if its_head is None else its_head
         self.epochs = Epochs(teacher.texts(teacher.splits["train"]), plan.batch_tokens)
@@ -52,12 +51,13 @@ class Run:
         self.draft.set_attn_implementation("eager")  # on short texts a third faster than torch's fused attention
         self.head = self.draft.lm_head.weight.detach()[self.head_ids].bfloat16()
 
-    def train(self, minutes: float, tokens: int | None = None, save: Callable[[], None] = lambda: None) -> None:
-        """Trains for ``minutes`` or on ``tokens`` tokens; both count what this run did before it was interrupted."""
+    def train(self, minutes: float, tokens: int | None = None) -> None:
+        """Trains for ``minutes`` or on ``tokens`` tokens, which both count what this run did before it was interrupted,
+        and writes the draft into ``build/align/drafts``.
+        """
         settings = {"recipe": self.recipe, "target": self.teacher.mark}
-        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.plan, tokens)
-        torch.manual_seed(2)
-        self.timed.train(self.loss_of, self.match_rate, save)
+        self.timed = TimedRun(f"align-{self.name}{self.further}", self.draft, 60 * minutes, settings, self.plan, tokens)
+        self.timed.train(self.loss_of, self.match_rate, self.save)
 
     def loss_of(self, number: int) -> Tensor:
         """The loss on batch ``number``, counted over all epochs."""
@@ -73,8 +73,8 @@ class Run:
         greedy = [guess.hits for guess in found if guess.temperature == 0]
         return float(np.concatenate(greedy).mean()) if greedy else 0.0
 
-    def save(self, folder: Path) -> None:
-        save_slim(self.draft, folder, self.head_ids, self.recipe.target_layers, self.projection)
+    def save(self) -> None:
+        save_slim(self.draft, DRAFTS / self.name, self.head_ids, self.recipe.target_layers, self.projection)
 
 
 def _weights_of(name: str) -> dict[str, Tensor]:
@@ -88,8 +88,7 @@ def _weights_of(name: str) -> dict[str, Tensor]:
 
 
 def distil(name: str, minutes: float = inf, tokens: int | None = None, further: bool = False) -> str:
-    """Distils the named draft into ``build/align/drafts`` for ``minutes`` or on ``tokens``; returns a sentence on its
-    match rate.
+    """Distils the named draft for ``minutes`` or on ``tokens``; returns a sentence on its match rate.
 
     ``further``: starts from the shipped draft of that name. Raises UserError.
     """
@@ -99,9 +98,8 @@ def distil(name: str, minutes: float = inf, tokens: int | None = None, further: 
     if further and not is_slim(shipped):
         raise UserError(f"There is no shipped draft {name!r} to train further. Train it without --further first.")
     plan = FINISHED if further else GROWN if recipe.grown_from else NEW
-    run_name = name + FURTHER if further else name
-    run = Run(run_name, recipe, Teacher(model(), TEXTS), plan, shipped if further else None)
-    run.train(minutes, tokens, lambda: run.save(DRAFTS / name))
+    run = Run(name, recipe, Teacher(model(), TEXTS), plan, shipped if further else None)
+    run.train(minutes, tokens)
     return f"match rate {run.match_rate():.3f} on held-out texts"
 
 

@@ -235,7 +235,6 @@ class TogetherRun:
         name = f"align-reading-{'-'.join(self.runs)}"
         self.timed = TimedRun(name, self.drafts, 60 * minutes, settings, self.plan, tokens)
         self.timed.checkpoint_every = MEASURED_EVERY
-        torch.manual_seed(2)
         self.timed.train(self._loss, self.watch, self.save)
 
     def _loss(self, number: int) -> Tensor:

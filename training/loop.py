@@ -207,6 +207,7 @@ class TimedRun:
         """
         if self.share >= 1:
             return
+        torch.manual_seed(2)
         self.model.train()
         last_log = last_checkpoint = time.monotonic()
         recent: list[float] = []

@@ -350,6 +350,5 @@ def _speed(figure: ReportData) -> list[str]:
         f"{speeds['low']:.1f} to {speeds['high']:.1f}",
         f"{figure['end_to_end']:.1f}",
         str(figure["threads"]),
-        *(f"{share:.1%}" for share in shares or ()),
-        *([""] * 4 if shares is None else ()),
+        *([""] * 4 if shares is None else (f"{share:.1%}" for share in shares)),
     ]
