@@ -8,6 +8,7 @@ import signal
 import socket
 from dataclasses import replace
 from runpy import run_module
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -331,6 +332,7 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("suites drop", "drop"),
         ("suites list code", "not 'list code'"),
         ("suites fetch alpaca", "alpaca"),
+        ("suites fetch [/markup]", "[/markup]"),
         ("show FOLDER/binary", "binary: This is not a Speculoscope run file of schema speculoscope.run/1: "),
         ("whatif FOLDER/part.json", "part.json: This is not a Speculoscope run file of schema speculoscope.run/1: at "),
         ("compare --again FOLDER/hostile.json", "hostile.json: The settings in this run file are invalid: Seed must"),
@@ -354,6 +356,13 @@ def test_a_command_that_cannot_be_followed_is_a_sentence(tmp_path, words, senten
     status, out, err = command(*shlex.split(words.replace("FOLDER", str(tmp_path))))
     assert status == 2 and out == ""
     assert sentence in err and "Traceback" not in err
+
+
+def test_the_folder_of_fitted_policies_is_no_markup_of_the_terminal(monkeypatch):
+    fitted = SimpleNamespace(draft="small", policies=[], seconds=1.0, folder="/pairs/[/red]")
+    monkeypatch.setattr("decoding.cli.fit._load", lambda *asked: (None, []))
+    monkeypatch.setattr("decoding.fit.run.fit", lambda *asked: [fitted])
+    assert command("fit") == (0, "", "small: recorded in 1 s, written into /pairs/[/red].")
 
 
 def test_ctrl_c_while_a_command_is_still_imported_ends_without_a_traceback(monkeypatch, capfd):

@@ -16,6 +16,7 @@ from .console import (
     AsJson,
     PairName,
     Target,
+    as_text,
     cancel_on_interrupt,
     err,
     make_folder,
@@ -64,7 +65,7 @@ def fit(
         _show(rows)
     for one in found:
         done = "fitted" if one.policies else "recorded"
-        err.print(f"{one.draft}: {done} in {one.seconds:.0f} s, written into {one.folder}.")
+        err.print(as_text(f"{one.draft}: {done} in {one.seconds:.0f} s, written into {one.folder}."))
 
 
 def _load(pair: str, target: str, draft: str) -> tuple[Any, list[str]]:
