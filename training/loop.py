@@ -231,7 +231,6 @@ class TimedRun:
         self.keep(held_out, save)
 
     def keep(self, held_out: Callable[[], float], save: Callable[[], None]) -> None:
-        """Logs the figure on held-back text, saves usable weights and a checkpoint."""
         self.log(held_out=held_out())
         save()
         self.checkpoint()
