@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import sys
 from dataclasses import asdict, replace
 from importlib.machinery import ModuleSpec
@@ -146,6 +148,20 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     assert report["pair"] == "codepair-1"
 
 
+def test_ctrl_c_keeps_the_reports_that_were_finished_and_says_so(monkeypatch, tmp_path):
+    def measured(pair, target, draft, work, recorder):
+        yield Report("codepair-1", "float32", "cpu")
+        os.kill(os.getpid(), signal.SIGINT)
+        work.progress("Prompt 1 of 4", 0.0)
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(runs, "bench_all", measured)
+    status, out, err = command("bench", *SMALL, "--out", str(tmp_path))
+    assert status == 130 and "codepair-1, float32, cpu" in out
+    assert "Cancelled: the report that was being measured is left out." in err
+    assert [report["pair"] for report in json.loads((tmp_path / "bench.json").read_text())] == ["codepair-1"]
+
+
 REPORT = {
     "pair": "smollm2-135m",
     "dtype": "bfloat16",
@@ -226,8 +242,8 @@ def test_shapes_are_measured_where_no_pair_is_named(monkeypatch, named, shapes):
     monkeypatch.setattr(runs, "choose_device", lambda device: device)
     monkeypatch.setattr(runs, "_described", lambda pair, target, draft: [])
     monkeypatch.setattr(runs, "bench_shape", lambda shape, work: shape.name)
-    assert runs.bench_all(named, "", "", ON_GPU) == [one.name for one in SHAPES[:shapes]]
-    assert runs.bench_all(named, "", "", ON_GPU, recorder=True) == []
+    assert list(runs.bench_all(named, "", "", ON_GPU)) == [one.name for one in SHAPES[:shapes]]
+    assert list(runs.bench_all(named, "", "", ON_GPU, recorder=True)) == []
 
 
 def test_a_shape_that_does_not_fit_is_left_out_with_a_sentence(monkeypatch):

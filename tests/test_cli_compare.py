@@ -8,6 +8,7 @@ import signal
 import socket
 from dataclasses import replace
 from runpy import run_module
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -77,40 +78,10 @@ def test_a_closed_pipe_costs_no_run(tiny_pair, tmp_path, monkeypatch):
     def closed(run, as_json):
         raise BrokenPipeError
 
-    monkeypatch.setattr("decoding.cli.compare._show", closed)
+    monkeypatch.setattr("decoding.cli.show.print_run", closed)
     with pytest.raises(BrokenPipeError):
         main(arguments(tiny_pair, "--out", str(tmp_path / "run.json")))
     assert len(load_run(tmp_path / "run.json").lanes) == 4
-
-
-@pytest.mark.parametrize(
-    "place, part",
-    [
-        ("/", "is a folder: name the file"),
-        ("/dev/null", "/dev/null is no regular file"),
-        ("/proc/run.json", "Cannot write into /proc"),
-        ("/no/run.json", "no folder"),
-    ],
-)
-def test_where_nothing_can_be_written_is_said_before_the_run(monkeypatch, place, part):
-    monkeypatch.setattr("decoding.cli.compare.Jobs", None)  # nothing is to run
-    status, _, err = command("compare", "--prompt", "x", "--out", place)
-    assert status == 2 and part in err
-
-
-@pytest.mark.parametrize(
-    "words, part",
-    [
-        ("evaluate --drafts all --lanes static:5", "leave --draft and --lanes out"),
-        ("evaluate --drafts all --draft nope", "leave --draft and --lanes out"),
-        ("policies --markdown --json", "either --markdown or --json"),
-        ("suites list code", "not 'list code'"),
-        ("recordings --check --only nope", "no such prompt"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(words, part):
-    status, _, err = command(*words.split())
-    assert status == 2 and part in " ".join(err.split())
 
 
 def test_options_and_a_prompt_in_a_file_reach_the_request_and_json_is_json_alone(tiny_pair, tmp_path):
@@ -334,24 +305,37 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("compare --prompt x --temperature nan", "finite"),
         ("compare --prompt x --rule guess", "rule"),
         ("compare --prompt x --target /no/t --draft /no/d", "/no/t"),
+        ("compare --prompt x --out /", "is a folder: name the file"),
+        ("compare --prompt x --out /dev/null", "/dev/null is no regular file"),
+        ("compare --prompt x --out /proc/run.json", "Cannot write into /proc"),
+        ("compare --prompt x --out /no/run.json", "no folder"),
         ("compare --again FOLDER/run.json --prompt x", "either --again FILE or a prompt"),
         ("compare --nonsense", "No such option"),
         ("evaluate --suite poems", "There is no prompt suite"),
         ("evaluate --lanes static:0", "autoregressive"),
         ("evaluate --limit 0", "whole number"),
         ("evaluate --drafts some", "Drafts can be"),
+        ("evaluate --drafts all --lanes static:5", "leave --draft and --lanes out"),
+        ("evaluate --drafts all --draft nope", "leave --draft and --lanes out"),
         ("evaluate --minutes -2", "Minutes must be"),
         ("fit --pair nothing-like-it", "There is no pair nothing-like-it"),
         ("fit --target somewhere", "Name the draft's folder as well"),
         ("fit --target /no/such/target --draft /no/such/draft", "There is no folder"),
-        ("gpu-day", "There is no CUDA device here"),
+        ("gpu-day", "which all of this measures: run it on a machine that has one."),
         ("nonsense", "No such command"),
+        ("policies --markdown --json", "either --markdown or --json"),
+        ("recordings --check --only nope", "no such prompt"),
         ("serve --port 0", "1 to 65,535"),
         ("serve --port 18700 --max-waiting -1", "or more"),
         ("serve --port 18700 --max-new-tokens 0", "or more"),
         ("serve --host 203.0.113.7", "Cannot listen"),
         ("suites drop", "drop"),
+        ("suites list code", "not 'list code'"),
         ("suites fetch alpaca", "alpaca"),
+        ("suites fetch [/markup]", "[/markup]"),
+        ("show FOLDER/binary", "binary: This is not a Speculoscope run file of schema speculoscope.run/1: "),
+        ("whatif FOLDER/part.json", "part.json: This is not a Speculoscope run file of schema speculoscope.run/1: at "),
+        ("compare --again FOLDER/hostile.json", "hostile.json: The settings in this run file are invalid: Seed must"),
         ("whatif none.json", "Cannot read"),
         ("whatif FOLDER/run.json --lanes static:99", "from 1 to 20"),
         ("whatif FOLDER/run.json --lanes other/static:5", "no recorded guesses of the draft other"),
@@ -362,12 +346,23 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
     ],
 )
 def test_a_command_that_cannot_be_followed_is_a_sentence(tmp_path, words, sentence):
-    save_run(make_run(), tmp_path / "run.json")
+    run = make_run()
+    save_run(run, tmp_path / "run.json")
+    run.settings.seed = -1
+    save_run(run, tmp_path / "hostile.json")
+    (tmp_path / "part.json").write_text('{"schema": "speculoscope.run/1"}')
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "large").write_bytes(b"x" * 400_001)
     status, out, err = command(*shlex.split(words.replace("FOLDER", str(tmp_path))))
     assert status == 2 and out == ""
     assert sentence in err and "Traceback" not in err
+
+
+def test_the_folder_of_fitted_policies_is_no_markup_of_the_terminal(monkeypatch):
+    fitted = SimpleNamespace(draft="small", policies=[], seconds=1.0, folder="/pairs/[/red]")
+    monkeypatch.setattr("decoding.cli.fit._load", lambda *asked: (None, []))
+    monkeypatch.setattr("decoding.fit.run.fit", lambda *asked: [fitted])
+    assert command("fit") == (0, "", "small: recorded in 1 s, written into /pairs/[/red].")
 
 
 def test_ctrl_c_while_a_command_is_still_imported_ends_without_a_traceback(monkeypatch, capfd):

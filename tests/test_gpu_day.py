@@ -1,6 +1,8 @@
 """The GPU day: order, time, resuming and summary; its commands run on the stand-in."""
 
 import json
+import os
+import signal
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -63,6 +65,18 @@ def test_no_step_begins_without_time(tmp_path):
     assert [sentence.split(",")[0].split(": ")[1] for sentence in sentences[:2]] == ["running", "running"]
     assert sentences[2] == "lossless-bfloat16: no time was left. Run the command again to continue."
     assert "not run" in (tmp_path / "summary.md").read_text()
+
+
+def test_ctrl_c_ends_the_day_after_its_step_and_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupted(words, minutes):
+        os.kill(os.getpid(), signal.SIGINT)
+        return answer(words, minutes)
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("decoding.cli.bench.run_module", interrupted)
+    status, out, err = command("gpu-day", "--out", str(tmp_path))
+    assert (status, out) == (130, "") and "Stopped. The same command continues." in err
+    assert read_step(tmp_path, "tests")["status"] == 0 and read_step(tmp_path, "lossless") is None
 
 
 @pytest.mark.parametrize(

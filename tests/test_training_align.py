@@ -142,7 +142,7 @@ def test_batches_hold_each_text_once_and_ask_for_its_next_token(written, chat):
     found = read_texts(written, "train")
     before = turns_of(chat.tokenizer()).before
     head = frequent_ids(found, 20)
-    data = Texts(found, before, head, 32)
+    data = Texts(found, before)
     batches = data.batches(400, seed=1)
     assert sorted(index for batch in batches for index in batch) == list(range(len(found)))
     assert max(len(batch) for batch in batches) > 1
@@ -150,13 +150,15 @@ def test_batches_hold_each_text_once_and_ask_for_its_next_token(written, chat):
     following = batch.ids.flatten()[batch.places + 1]
     expected = np.concatenate([found[index].ids for index in batches[0]]).astype(np.int64)
     assert following.tolist() == expected.tolist()
-    assert float(batch.known.weight.sum()) == pytest.approx(1)
-    kept = batch.known.places[batch.known.inside]
-    assert set(head[kept].tolist()) <= set(head.tolist())
+    known = batch.known(head)
+    assert float(known.weight.sum()) == pytest.approx(1)
+    assert torch.equal(known.inside, torch.isin(batch.top_ids, head))
+    assert torch.equal(head[known.places[known.inside]], batch.top_ids[known.inside])
+    assert not known.places[~known.inside].any()
 
 
 def test_batches_are_numbered_over_epochs_of_equal_length(written, chat):
-    texts = Texts(read_texts(written, "train"), turns_of(chat.tokenizer()).before, torch.arange(20), 300)
+    texts = Texts(read_texts(written, "train"), turns_of(chat.tokenizer()).before)
     epochs = Epochs(texts, 512)
     count = len(texts.batches(512, 0))
     first = [epochs.batch(number).ids for number in range(count)]
@@ -167,7 +169,7 @@ def test_batches_are_numbered_over_epochs_of_equal_length(written, chat):
 
 def test_a_folder_without_texts_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match="align texts"):
-        Texts(read_texts(tmp_path, "train"), [0], torch.arange(4), 32)
+        Texts(read_texts(tmp_path, "train"), [0])
 
 
 @pytest.fixture

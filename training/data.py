@@ -41,27 +41,17 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def _texts_in(file: Path) -> Iterator[Text]:
-    """The texts of a file. Their hidden states, where they were kept, stay in the file."""
-    states = _mapped_states(file)
-    with safe_open(file, "np") as shard:
+    """The texts of a file, as views of it: its states, ten times as large as all else, are read when they are used."""
+    with safe_open(file, "pt") as shard:
         prompts = json.loads(shard.metadata()["prompts"])
-        ids, top_ids, top_logp = (shard.get_tensor(name) for name in ("ids", "top_ids", "top_logp"))
-        lengths, answers, temperatures = (shard.get_tensor(name) for name in ("lengths", "answers", "temperatures"))
-    ends = lengths.cumsum()
+        kept = {name: shard.get_tensor(name).numpy() for name in shard.keys()}  # noqa: SIM118  # it is no dict
+    ends = kept["lengths"].cumsum()
     for index, prompt in enumerate(prompts):
-        part = slice(int(ends[index] - lengths[index]), int(ends[index]))
-        known = ids[part], int(answers[index]), top_ids[part], top_logp[part], prompt, float(temperatures[index])
-        yield Text(*known, None if states is None else states[part])
-
-
-def _mapped_states(file: Path) -> np.ndarray | None:
-    """The states in a file as a view of it, ten times as large as all else there; None where none were kept."""
-    with file.open("rb") as content:
-        size = int.from_bytes(content.read(8), "little")
-        entry = json.loads(content.read(size)).get("states")
-    if entry is None:
-        return None
-    return np.memmap(file, np.uint16, "r", 8 + size + entry["data_offsets"][0], tuple(entry["shape"]))
+        part = slice(int(ends[index] - kept["lengths"][index]), int(ends[index]))
+        ids, top_ids, top_logp = (kept[name][part] for name in ("ids", "top_ids", "top_logp"))
+        answer, temperature = int(kept["answers"][index]), float(kept["temperatures"][index])
+        states = kept["states"][part] if "states" in kept else None
+        yield Text(ids, answer, top_ids, top_logp, prompt, temperature, states)
 
 
 def all_texts(folder: Path) -> Iterator[Text]:
@@ -94,14 +84,23 @@ def frequent_ids(texts: Sequence[Text], count: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Texts of similar length: padded ids (texts, length), and the positions (n,) in the flattened ids whose next token
-    is learned; where they were kept, the target's ``states`` of the token before each, (texts, length, layers, width).
+    """Texts of similar length: padded ids (texts, length); the positions (n,) in the flattened ids whose next token is
+    learned, with their weights (n,), which sum to 1, and the target's most probable ids (n, TOP) there and their
+    log-probabilities; where asked for, the target's ``states`` (texts, length, layers, width) of the token before each.
     """
 
     ids: Tensor
     places: Tensor
-    known: Known
+    weight: Tensor
+    top_ids: Tensor
+    top_logp: Tensor
     states: Tensor | None = None
+
+    def known(self, head_ids: Tensor) -> Known:
+        """The target as a loss over the head of these ids, which are sorted, reads it."""
+        found = torch.searchsorted(head_ids, self.top_ids).clamp_max(len(head_ids) - 1)
+        inside = head_ids[found] == self.top_ids
+        return Known(found * inside, inside, self.top_logp, self.weight)
 
 
 def rows_of(texts: Sequence[Text], before: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,20 +129,10 @@ class Texts:
     before each of these tokens.
     """
 
-    def __init__(
-        self,
-        texts: Sequence[Text],
-        before: Sequence[int],
-        head_ids: Tensor,
-        vocabulary: int,
-        states_before: Tensor | None = None,
-    ) -> None:
+    def __init__(self, texts: Sequence[Text], before: Sequence[int], states_before: Tensor | None = None) -> None:
         if not texts:
             raise UserError("There are no texts to learn from. Run `python -m training align texts` first.")
-        self.texts, self.before = list(texts), list(before)
-        self.head_ids, self.states_before = head_ids, states_before
-        self.place_of = torch.full((vocabulary,), -1)
-        self.place_of[head_ids] = torch.arange(len(head_ids))
+        self.texts, self.before, self.states_before = list(texts), list(before), states_before
 
     def batches(self, tokens: int, seed: int) -> list[list[int]]:
         """One epoch: the indices of the texts in each batch of at most ``tokens`` padded tokens, in shuffled order."""
@@ -169,18 +158,12 @@ class Texts:
             yield text, text.ids[text.answer :].astype(np.int64), slice(start + text.answer, start + len(text.ids))
             start += len(text.ids)
 
-    def known(self, top_ids: Tensor, logp: Tensor, weight: Tensor) -> Known:
-        """The target's most probable ids (n, TOP) and their log-probabilities, as a loss over this head reads them."""
-        found = self.place_of[top_ids]
-        return Known(found.clamp_min(0), found >= 0, logp, weight)
-
     def batch(self, indices: Sequence[int]) -> Batch:
-        """The texts at ``indices``."""
         texts = [self.texts[index] for index in indices]
         ids, places, weight = rows_of(texts, self.before)
         top_ids = torch.from_numpy(np.concatenate([text.top_ids for text in texts]).astype(np.int64))
         logp = torch.from_numpy(np.concatenate([text.top_logp for text in texts]).astype(np.float32))
-        return Batch(ids, places, self.known(top_ids, logp, weight), self._states(texts, ids.shape[1]))
+        return Batch(ids, places, weight, top_ids, logp, self._states(texts, ids.shape[1]))
 
     def _states(self, texts: Sequence[Text], width: int) -> Tensor | None:
         """The states of ``texts``, padded to ``width`` positions with zeros."""

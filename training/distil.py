@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from decoding.engines.slim import is_slim, own_weights, read_head_ids
 from decoding.errors import UserError
 from training import DRAFTS, PAIR, TEXTS
-from training.loop import Rates, TimedRun, last_of_log
+from training.loop import Plan, Rates, TimedRun, last_of_log
 
 from .data import Epochs, frequent_ids
-from .drafts import RECIPES, Recipe, grow, rounded_layers, save_slim, start_draft
+from .drafts import RECIPES, Recipe, grow, save_slim, start_draft
 from .losses import loss_over_head
 from .measure import guesses, hidden_at
 from .teacher import Teacher, model
@@ -26,17 +23,6 @@ FURTHER = "-further"
 """Ends the name of the run that trains a shipped draft further."""
 WATCHED = 160
 """Texts of the validation split that are measured during training."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a draft is trained. ``rounded_from``: share of the run from which on its layers are in four bits, as a CPU
-    runs them.
-    """
-
-    rates: Rates
-    batch_tokens: int = 2048
-    rounded_from: float = 0.85
 
 
 NEW = Plan(Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3))
@@ -49,20 +35,14 @@ FINISHED = Plan(Rates(muon=0.0015, adam=1.5e-4, warmup=0.04, flat_until=0.25), 4
 class Run:
     """The distillation of one draft, in shuffled epochs over the texts."""
 
-    def __init__(
-        self,
-        name: str,
-        recipe: Recipe,
-        teacher: Teacher,
-        plan: Plan,
-        start: Path | None = None,
-    ) -> None:
+    def __init__(self, name: str, recipe: Recipe, teacher: Teacher, plan: Plan, start: Path | None = None) -> None:
         """``start``: the slim folder of a trained draft of this recipe, to train it further with the head it has."""
         self.name, self.recipe, self.teacher, self.plan = name, recipe, teacher, plan
+        self.further = FURTHER if start else ""
         its_head = None if start is None else read_head_ids(start)
         self.head_ids = frequent_ids(teacher.splits["train"], recipe.head) if its_head is None else its_head
-        self.epochs = Epochs(teacher.texts(teacher.splits["train"], self.head_ids), plan.batch_tokens)
-        self.watched = teacher.texts(teacher.splits["validation"][:WATCHED], self.head_ids)
+        self.epochs = Epochs(teacher.texts(teacher.splits["train"]), plan.batch_tokens)
+        self.watched = teacher.texts(teacher.splits["validation"][:WATCHED])
         self.draft, self.projection = start_draft(recipe, teacher.target)
         if start is not None:
             self.draft.load_state_dict(own_weights(start), strict=False)
@@ -71,33 +51,30 @@ class Run:
         self.draft.set_attn_implementation("eager")  # on short texts a third faster than torch's fused attention
         self.head = self.draft.lm_head.weight.detach()[self.head_ids].bfloat16()
 
-    def train(self, minutes: float, tokens: int | None = None, save: Callable[[], None] = lambda: None) -> None:
-        """Trains for ``minutes`` or on ``tokens`` tokens; both count what this run did before it was interrupted."""
+    def train(self, minutes: float, tokens: int | None = None) -> None:
+        """Trains for ``minutes`` or on ``tokens`` tokens, which both count what this run did before it was interrupted,
+        and writes the draft into ``build/align/drafts``.
+        """
         settings = {"recipe": self.recipe, "target": self.teacher.mark}
-        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.plan.rates, tokens)
-        torch.manual_seed(2)
-        self.timed.train(self._loss_to_train, self.plan.batch_tokens, self.match_rate, save)
-
-    def _loss_to_train(self, number: int) -> Tensor:
-        with rounded_layers(self.draft, self.timed.share > self.plan.rounded_from):
-            return self.loss_of(number)
+        self.timed = TimedRun(f"align-{self.name}{self.further}", self.draft, 60 * minutes, settings, self.plan, tokens)
+        self.timed.train(self.loss_of, self.match_rate, self.save)
 
     def loss_of(self, number: int) -> Tensor:
         """The loss on batch ``number``, counted over all epochs."""
         batch = self.epochs.batch(number)
         hidden = hidden_at(self.draft, batch.ids, batch.places)
-        return loss_over_head(hidden, self.head, batch.known)
+        return loss_over_head(hidden, self.head, batch.known(self.head_ids))
 
     def match_rate(self) -> float:
         """Share of the tokens of the watched greedy answers that are the draft's first choice; 0 without any."""
         self.draft.eval()
-        found = guesses(self.draft, self.watched, self.plan.batch_tokens)
+        found = guesses(self.draft, self.watched, self.head_ids, self.plan.batch_tokens)
         self.draft.train()
         greedy = [guess.hits for guess in found if guess.temperature == 0]
         return float(np.concatenate(greedy).mean()) if greedy else 0.0
 
-    def save(self, folder: Path) -> None:
-        save_slim(self.draft, folder, self.head_ids, self.recipe.target_layers, self.projection)
+    def save(self) -> None:
+        save_slim(self.draft, DRAFTS / self.name, self.head_ids, self.recipe.target_layers, self.projection)
 
 
 def _weights_of(name: str) -> dict[str, Tensor]:
@@ -111,8 +88,7 @@ def _weights_of(name: str) -> dict[str, Tensor]:
 
 
 def distil(name: str, minutes: float = inf, tokens: int | None = None, further: bool = False) -> str:
-    """Distils the named draft into ``build/align/drafts`` for ``minutes`` or on ``tokens``; returns a sentence on its
-    match rate.
+    """Distils the named draft for ``minutes`` or on ``tokens``; returns a sentence on its match rate.
 
     ``further``: starts from the shipped draft of that name. Raises UserError.
     """
@@ -122,9 +98,8 @@ def distil(name: str, minutes: float = inf, tokens: int | None = None, further: 
     if further and not is_slim(shipped):
         raise UserError(f"There is no shipped draft {name!r} to train further. Train it without --further first.")
     plan = FINISHED if further else GROWN if recipe.grown_from else NEW
-    run_name = name + FURTHER if further else name
-    run = Run(run_name, recipe, Teacher(model(), TEXTS), plan, shipped if further else None)
-    run.train(minutes, tokens, lambda: run.save(DRAFTS / name))
+    run = Run(name, recipe, Teacher(model(), TEXTS), plan, shipped if further else None)
+    run.train(minutes, tokens)
     return f"match rate {run.match_rate():.3f} on held-out texts"
 
 

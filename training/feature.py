@@ -64,7 +64,6 @@ class FeatureDraft(nn.Module):
         return {name: value for name, value in self.state_dict().items() if not name.startswith("trunk.")}
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
-        """Takes such weights."""
         self.load_state_dict(weights, strict=False)
 
     @torch.no_grad()
@@ -186,11 +185,9 @@ class HeadsDraft(nn.Module):
                 yield (x + silu(head(x))).roll(step, dims=1)
 
     def stored(self) -> dict[str, Tensor]:
-        """The weights that a draft's folder holds beside its trunk (decoding/engines/projections.py)."""
         return self.heads.stored(HEADS_WEIGHT, HEADS_BIAS)
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
-        """Takes such weights."""
         self.heads.take(weights[HEADS_WEIGHT], weights[HEADS_BIAS])
 
 
@@ -215,7 +212,6 @@ class Linears(nn.ModuleList):
 
     @torch.no_grad()
     def take(self, weights: Tensor, biases: Tensor) -> None:
-        """Takes such weights and biases."""
         for one, weight, bias in zip(self._linears, weights, biases, strict=True):
             one.weight.copy_(weight)
             one.bias.copy_(bias)

@@ -18,16 +18,15 @@ from decoding.engines.projections import read_projections
 from decoding.engines.slim import own_weights, read_head_ids
 from decoding.errors import UserError
 from training import DRAFTS, PAIR, TEXTS
-from training.loop import Rates, TimedRun, append_to_log, last_of_log
+from training.loop import Plan, Rates, TimedRun, append_to_log, last_of_log
 
 from .data import Batch, Epochs, Texts
-from .distil import WATCHED, Plan
+from .distil import WATCHED
 from .drafts import rounded_layers, save_slim, write_projections
 from .feature import BlockDraft, FeatureDraft, HeadsDraft
 from .losses import ROWS, loss_over_head
 from .measure import SL, difference, facts_of_texts, figures_of_steps, rates_of
 from .teacher import Teacher, gpu, model
-from .texts import Text
 
 UNROLLED, UNROLLED_ON_GPU = (1, 2), (3, 4)
 """Guesses of an iteration that are unrolled in training, batch after batch in turns."""
@@ -114,58 +113,45 @@ def start_trunk(folder: Path, embedding: Tensor, bare: bool) -> LlamaForCausalLM
 
 
 class FeatureLearner:
-    """One draft that reads states, with the texts that it learns from."""
+    """One draft that reads states. Its batches are shared with those that learn beside it."""
 
-    def __init__(self, recipe: FeatureRecipe, teacher: Teacher, plan: Plan) -> None:
+    def __init__(self, recipe: FeatureRecipe, teacher: Teacher) -> None:
         start = PAIR / "drafts" / recipe.start
         head_ids = read_head_ids(start)
         assert head_ids is not None, "shipped drafts have reduced heads"
-        self.recipe, self.teacher, self.batch_tokens = recipe, teacher, plan.batch_tokens
+        self.recipe, self.teacher = recipe, teacher
         self.head_ids = head_ids.to(teacher.device)
         trunk = start_trunk(start, teacher.target.model.embed_tokens.weight.detach(), bare=bool(recipe.heads))
         self.draft = recipe.draft(trunk).to(teacher.device)
         self.head = trunk.lm_head.weight.detach()[self.head_ids].bfloat16()
-        self.epochs = Epochs(self.texts(teacher.splits["train"]), self.batch_tokens)
-        watched = teacher.splits["validation"] + teacher.splits["policies"]
-        self.watched = self.texts(watched[: WATCHED_ON_GPU if teacher.fresh else WATCHED // 2])
         if recipe.block:
-            self.take_projections(start)
-        elif isinstance(self.draft, FeatureDraft):
-            self._standardise(self.draft)
+            self.draft.take(read_projections(start))
 
-    def texts(self, texts: Sequence[Text]) -> Texts:
-        return self.teacher.texts(texts, self.head_ids.cpu(), with_states=True)
-
-    def _standardise(self, draft: FeatureDraft) -> None:
-        batch = self.epochs.texts.batch(range(STANDARDISED_BY))
-        valid = torch.zeros_like(batch.ids, dtype=torch.bool)
-        valid.view(-1)[batch.places] = True
-        draft.standardise(self.teacher.select(batch.states, self.recipe.layers), batch.ids, valid)
+    def standardise(self, batch: Batch) -> None:
+        """Sets the constants of a draft that has its own ones by the states in ``batch``."""
+        if isinstance(self.draft, FeatureDraft) and not self.recipe.block:
+            valid = torch.zeros_like(batch.ids, dtype=torch.bool)
+            valid.view(-1)[batch.places] = True
+            self.draft.standardise(self.teacher.select(batch.states, self.recipe.layers), batch.ids, valid)
 
     def load(self, folder: Path) -> None:
         """Takes the weights of a trained draft of this recipe."""
-        if self.recipe.block:
-            self.take_projections(folder)
-            return
-        self.draft.trunk.load_state_dict({name: w.float() for name, w in own_weights(folder).items()}, strict=False)
+        if not self.recipe.block:
+            own = {name: weight.float() for name, weight in own_weights(folder).items()}
+            self.draft.trunk.load_state_dict(own, strict=False)
         if self.recipe.layers:
-            self.take_projections(folder)
+            self.draft.take(read_projections(folder))
 
-    def take_projections(self, folder: Path) -> None:
-        """Takes the projections in a draft's folder."""
-        self.draft.take(read_projections(folder))
-
-    def loss_of(self, number: int) -> Tensor:
-        """The loss of each guess of the unrolled iterations, where those before it hold, on batch ``number``."""
-        batch = self.epochs.batch(number)
+    def loss_of(self, number: int, batch: Batch) -> Tensor:
+        """The loss of each guess of the unrolled iterations, where those before hold, on the batch of that number."""
+        known = batch.known(self.head_ids)
         guesses = self.recipe.unrolled(number, UNROLLED_ON_GPU if self.teacher.fresh else UNROLLED)
         states, rows = self.teacher.select(batch.states, self.recipe.layers), ROWS if batch.ids.is_cpu else GPU_ROWS
         total, weight = torch.zeros((), device=batch.ids.device), 1.0
         reached = torch.ones_like(batch.places, dtype=torch.bool)
         for step, last in enumerate(self.draft.unroll(batch.ids, states, guesses)):
             hidden = last.flatten(0, 1)[batch.places].bfloat16()
-            part = batch.known[reached]
-            total = total + weight * loss_over_head(hidden[reached], self.head, part, rows)
+            total = total + weight * loss_over_head(hidden[reached], self.head, known[reached], rows)
             weight *= FADING
             if step + 1 < guesses:
                 reached = self._next_reached(hidden, batch, reached)
@@ -189,25 +175,25 @@ class FeatureLearner:
         return self.head_ids[torch.nn.functional.linear(hidden, self.head).argmax(-1)]
 
     @torch.no_grad()
-    def hits(self, texts: Texts) -> list[np.ndarray]:
-        """For each greedy answer (SL, n), whether the guess of each step for each token holds."""
+    def rounded_hits(self, texts: Texts, tokens: int) -> list[np.ndarray]:
+        """For each greedy answer (SL, n), whether the guess of each step for each token holds, with the matrices in
+        four bits; in batches of at most ``tokens`` padded tokens.
+        """
         found = []
-        for rows in texts.batches(self.batch_tokens, 0):
-            rows = [row for row in rows if texts.texts[row].temperature == 0]
-            if not rows:
-                continue
-            batch = texts.batch(rows)
-            states = self.teacher.select(batch.states, self.recipe.layers)
-            lasts = (last.flatten(0, 1)[batch.places] for last in self.draft.unroll(batch.ids, states, SL))
-            firsts = [torch.cat([self._first(p) for p in last.bfloat16().split(1024)]).cpu().numpy() for last in lasts]
-            found += [np.stack([first[at] == ids for first in firsts]) for _, ids, at in texts.answers(rows)]
-        return found
-
-    def rounded_hits(self, texts: Texts) -> list[np.ndarray]:
-        """As ``hits``, with the matrices in four bits."""
         self.draft.eval()
         with rounded_layers(self.draft):
-            found = self.hits(texts)
+            for rows in texts.batches(tokens, 0):
+                rows = [row for row in rows if texts.texts[row].temperature == 0]
+                if not rows:
+                    continue
+                batch = texts.batch(rows)
+                states = self.teacher.select(batch.states, self.recipe.layers)
+                lasts = (last.flatten(0, 1)[batch.places] for last in self.draft.unroll(batch.ids, states, SL))
+                firsts = [
+                    torch.cat([self._first(part) for part in last.bfloat16().split(1024)]).cpu().numpy()
+                    for last in lasts
+                ]
+                found += [np.stack([first[at] == ids for first in firsts]) for _, ids, at in texts.answers(rows)]
         self.draft.train()
         return found
 
@@ -229,8 +215,14 @@ class TogetherRun:
         if others:
             raise UserError("Drafts with layers and those without are trained at other rates: train them apart.")
         self.teacher = teacher
-        self.runs = {name: FeatureLearner(RECIPES[name], teacher, self.plan) for name in names}
+        self.epochs = Epochs(teacher.texts(teacher.splits["train"], with_states=True), self.plan.batch_tokens)
+        watched = teacher.splits["validation"] + teacher.splits["policies"]
+        self.watched = teacher.texts(watched[: WATCHED_ON_GPU if teacher.fresh else WATCHED // 2], with_states=True)
+        self.runs = {name: FeatureLearner(RECIPES[name], teacher) for name in names}
         self.drafts = nn.ModuleDict({name: run.draft for name, run in self.runs.items()})
+        first = self.epochs.texts.batch(range(STANDARDISED_BY))
+        for run in self.runs.values():
+            run.standardise(first)
         self.about: dict[str, float | str] = {"written": facts_of_texts(teacher.folder)["tokens"]}
         if teacher.fresh:
             on_cuda = teacher.device.type == "cuda"
@@ -241,20 +233,19 @@ class TogetherRun:
         recipes = {name: RECIPES[name] for name in self.runs}
         settings = {"drafts": recipes, "plan": self.plan, "target": self.teacher.mark}
         name = f"align-reading-{'-'.join(self.runs)}"
-        self.timed = TimedRun(name, self.drafts, 60 * minutes, settings, self.plan.rates, tokens)
+        self.timed = TimedRun(name, self.drafts, 60 * minutes, settings, self.plan, tokens)
         self.timed.checkpoint_every = MEASURED_EVERY
-        torch.manual_seed(2)
-        self.timed.train(self._loss, self.plan.batch_tokens, self.watch, self.save)
+        self.timed.train(self._loss, self.watch, self.save)
 
     def _loss(self, number: int) -> Tensor:
-        with rounded_layers(self.drafts, self.timed.share > self.plan.rounded_from):
-            return torch.stack([run.loss_of(number) for run in self.runs.values()]).sum()
+        batch = self.epochs.batch(number)
+        return torch.stack([run.loss_of(number, batch) for run in self.runs.values()]).sum()
 
     def watch(self) -> float:
         """The rate of first guesses of the first draft; logs the figures of all."""
         rates = []
         for name, run in self.runs.items():
-            found = figures_of_steps(run.rounded_hits(run.watched))
+            found = figures_of_steps(run.rounded_hits(self.watched, self.plan.batch_tokens))
             rates.append(found["first"])
             append_to_log(log_of(name), self.timed.progress | self.about | found)
             print(name, {key: round(value, 4) for key, value in found.items()}, self.timed.progress, flush=True)
@@ -292,11 +283,12 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
     of those that read states also ``over``: its first guesses over those of the one that reads the text alone.
     """
     teacher, hits, found = Teacher(model(), TEXTS), dict[str, list[np.ndarray]](), {}
+    texts = teacher.texts(teacher.splits["validation"], with_states=True)
     for name in names:
-        run = FeatureLearner(RECIPES[name], teacher, RECIPES[name].plan)
-        run.load(DRAFTS / name)
-        hits[name] = run.rounded_hits(run.texts(teacher.splits["validation"]))
         recipe = RECIPES[name]
+        run = FeatureLearner(recipe, teacher)
+        run.load(DRAFTS / name)
+        hits[name] = run.rounded_hits(texts, recipe.plan.batch_tokens)
         about = {"start": "zero" if recipe.heads else recipe.start, "layers": list(recipe.layers)}
         found[name] = about | figures_of_steps(hits[name]) | {"match": rates_of(_firsts(hits[name]))}
         found[name] |= last_of_log(log_of(name))

@@ -68,9 +68,7 @@ def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict
     chat_model = model()
     before, texts = turns_of(chat_model.tokenizer()).before, read_texts(TEXTS, "train")
     write_ngrams(DRAFTS / DEFAULT, Ngrams.count([*before, *text.ids.tolist()] for text in texts))  # for all drafts
-    for name in names:
-        _copy(DRAFTS / name, PAIR / "drafts" / name)
-    _describe({name: f"drafts/{name}" for name in names})
+    _add_to_pair({name: f"drafts/{name}" for name in names})
     figures = _measure(names, report)
     return {name: figures[name] | facts_of(name) for name in names}
 
@@ -84,9 +82,7 @@ def _measure(names: Sequence[str], report: Callable[[str], None]) -> dict[str, d
 
 def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dict:
     """Copies drafts that read the target's states, and those of text that learned beside them; returns their facts."""
-    for name in names:
-        _copy(DRAFTS / name, PAIR / "drafts" / name)
-    _describe({name: _reading_entry(name) for name in names})
+    _add_to_pair({name: _reading_entry(name) for name in names})
     figures = measure_trained(names)
     for name, row in figures.items():
         report(f"{name}: first guesses hold at {row['first']:.3f}")
@@ -114,8 +110,10 @@ def _is_same(source: Path, place: Path) -> bool:
     return place.is_dir() and fingerprint(source) == fingerprint(place)
 
 
-def _describe(drafts: Mapping[str, str | dict]) -> None:
-    """Writes ``pair.json`` with these drafts beside those that it has."""
+def _add_to_pair(drafts: Mapping[str, str | dict]) -> None:
+    """Copies trained drafts beside those that the pair has, and describes them in its ``pair.json``."""
+    for name in drafts:
+        _copy(DRAFTS / name, PAIR / "drafts" / name)
     before = read_json(PAIR / "pair.json")
     content = {
         "name": PAIR.name,

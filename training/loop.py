@@ -23,6 +23,8 @@ from decoding.errors import UserError
 from decoding.files import replacing_file
 from training import CHECKPOINTS, LOGS
 
+from .drafts import rounded_layers
+
 
 def set_rates(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
     """Sets every group's rate to ``factor`` times its first rate."""
@@ -80,6 +82,17 @@ class Rates:
         return max(0.0, (1.0 - share) / (1.0 - self.flat_until))
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a draft is trained. ``rounded_from``: share of the run from which on its layers are in four bits, as a CPU
+    runs them.
+    """
+
+    rates: Rates
+    batch_tokens: int = 2048
+    rounded_from: float = 0.85
+
+
 def append_to_log(name: str, row: Mapping[str, float | str]) -> None:
     """Appends a row to the log of the run of that name."""
     path = LOGS / f"{name}.jsonl"
@@ -109,15 +122,15 @@ class TimedRun:
     def __init__(
         self,
         name: str,
-        model: torch.nn.Module,
+        model: nn.Module,
         seconds: float,
         settings: dict,
-        rates: Rates,
+        plan: Plan,
         wanted_tokens: int | None = None,
     ) -> None:
-        self.name, self.model, self.seconds, self.rates = name, model, seconds, rates
+        self.name, self.model, self.seconds, self.plan = name, model, seconds, plan
         self.wanted_tokens = wanted_tokens
-        self.optimisers = rates.optimisers(model)
+        self.optimisers = plan.rates.optimisers(model)
         by = [type(optimiser).__name__ for optimiser in self.optimisers]  # whose states a checkpoint has
         self.settings = json.loads(json.dumps(settings | {"optimisers": by}, default=str))
         self.path = CHECKPOINTS / f"{name}.pt"
@@ -126,7 +139,6 @@ class TimedRun:
         self.resume()
 
     def resume(self) -> None:
-        """Continues from this run's checkpoint, if any."""
         if not self.path.is_file():
             return
         try:
@@ -174,39 +186,35 @@ class TimedRun:
         """How far the run is, as its log has it."""
         return {"step": self.steps, "elapsed": round(self.elapsed, 1), "tokens": self.tokens}
 
-    def step(self, loss_of: Callable[[int], Tensor], tokens: int) -> float:
-        """One update on ``tokens`` tokens; returns the loss, which is ``loss_of`` the number of the step."""
-        set_rates(self.optimisers, self.rates.factor(self.share))
-        loss = loss_of(self.steps)
+    def step(self, loss_of: Callable[[int], Tensor]) -> float:
+        """One update on a batch; returns the loss, which is ``loss_of`` the number of the step."""
+        set_rates(self.optimisers, self.plan.rates.factor(self.share))
+        with rounded_layers(self.model, self.share > self.plan.rounded_from):
+            loss = loss_of(self.steps)
         loss.backward()
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.steps += 1
-        self.tokens += tokens
+        self.tokens += self.plan.batch_tokens
         return float(loss.detach())
 
-    def train(
-        self,
-        loss_of: Callable[[int], Tensor],
-        tokens: int,
-        held_out: Callable[[], float],
-        save: Callable[[], None],
-    ) -> None:
-        """Trains to the end of the run, ``tokens`` tokens a step; logs, saves usable weights and checkpoints.
+    def train(self, loss_of: Callable[[int], Tensor], held_out: Callable[[], float], save: Callable[[], None]) -> None:
+        """Trains to the end of the run; logs, saves usable weights and checkpoints.
 
         ``held_out``: the figure on held-back text. Weights are saved before the checkpoint, so that a
         checkpoint marked as done always has its weights.
         """
         if self.share >= 1:
             return
+        torch.manual_seed(2)
         self.model.train()
         last_log = last_checkpoint = time.monotonic()
         recent: list[float] = []
         with tqdm(total=100, initial=round(100 * self.share), desc=self.name, unit="%") as bar:
             while self.share < 1:
                 begun = time.monotonic()
-                recent.append(self.step(loss_of, tokens))
+                recent.append(self.step(loss_of))
                 if not math.isfinite(recent[-1]):
                     raise UserError(f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates.")
                 self.elapsed += min(time.monotonic() - begun, LONGEST_STEP)
@@ -223,7 +231,6 @@ class TimedRun:
         self.keep(held_out, save)
 
     def keep(self, held_out: Callable[[], float], save: Callable[[], None]) -> None:
-        """Logs the figure on held-back text, saves usable weights and a checkpoint."""
         self.log(held_out=held_out())
         save()
         self.checkpoint()

@@ -37,20 +37,21 @@ class Guesses:
 
 
 @torch.no_grad()
-def guesses(draft: LlamaForCausalLM, texts: Texts, tokens: int = 4096) -> list[Guesses]:
-    """The draft's guesses along the answers of all texts, in batches of at most ``tokens`` padded tokens."""
-    return [guess for batch in texts.batches(tokens, seed=0) for guess in _guesses_of(draft, texts, batch)]
-
-
-def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[Guesses]:
-    batch = texts.batch(rows)
-    head = draft.lm_head.weight[texts.head_ids].bfloat16()
-    logits = linear(hidden_at(draft, batch.ids, batch.places), head).float()
-    first = texts.head_ids[logits.argmax(-1)].numpy()
-    outside = (batch.known.logp.exp() * ~batch.known.inside).sum(-1)
-    # The target's mass outside the head cannot be accepted either; variation covers only what the head can propose.
-    accepted = (1 - variation(logits, batch.known) - 0.5 * outside).numpy()
-    return [Guesses(text.temperature, first[at] == ids, accepted[at]) for text, ids, at in texts.answers(rows)]
+def guesses(draft: LlamaForCausalLM, texts: Texts, head_ids: Tensor, tokens: int = 4096) -> list[Guesses]:
+    """The guesses of a draft with this head along the answers of all texts, in batches of at most ``tokens`` padded
+    tokens.
+    """
+    head, found = draft.lm_head.weight[head_ids].bfloat16(), []
+    for rows in texts.batches(tokens, seed=0):
+        batch = texts.batch(rows)
+        known = batch.known(head_ids)
+        logits = linear(hidden_at(draft, batch.ids, batch.places), head).float()
+        first = head_ids[logits.argmax(-1)].numpy()
+        outside = (known.logp.exp() * ~known.inside).sum(-1)
+        # The target's mass outside the head cannot be accepted either; variation covers only what the head can propose.
+        accepted = (1 - variation(logits, known) - 0.5 * outside).numpy()
+        found += [Guesses(text.temperature, first[at] == ids, accepted[at]) for text, ids, at in texts.answers(rows)]
+    return found
 
 
 def hidden_at(draft: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
@@ -113,9 +114,8 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
         round_layers(draft)
         head_ids = read_head_ids(folder)
         every = torch.arange(draft.config.vocab_size) if head_ids is None else head_ids
-        texts = teacher.texts(teacher.splits["validation"], every)
-        found = guesses(draft, texts)
-        figures[name] = _figures(found) | {
+        texts = teacher.texts(teacher.splits["validation"])
+        figures[name] = _figures(guesses(draft, texts, every)) | {
             "parameters": sum(weight.numel() for weight in draft.parameters()),
             "layers": draft.config.num_hidden_layers,
             "width": draft.config.hidden_size,

@@ -72,51 +72,27 @@ def with_states(
         ids, places, _ = rows_of(part, before)
         last, states = read(target, ids, layers)
         top_ids, logp = most_probable(target, last.flatten(0, 1)[places])
-        parts = (each.split([len(text.ids) for text in part]) for each in (top_ids, logp, states.flatten(0, 1)[places]))
-        found += [_known(text, *its_own) for text, *its_own in zip(part, *parts)]
+        states = states.flatten(0, 1)[places].view(torch.uint16)
+        columns = top_ids.numpy().astype(np.uint16), logp.half().numpy(), states.numpy()
+        ends = np.cumsum([len(text.ids) for text in part])[:-1]
+        for text, *known in zip(part, *(np.split(column, ends) for column in columns)):
+            found.append(replace(text, **dict(zip(("top_ids", "top_logp", "states"), known))))
     return found
-
-
-def _known(text: Text, top_ids: Tensor, logp: Tensor, states: Tensor) -> Text:
-    """``text`` with what the target computed at its positions."""
-    return replace(
-        text,
-        top_ids=top_ids.numpy().astype(np.uint16),
-        top_logp=logp.half().numpy(),
-        states=states.view(torch.uint16).numpy(),
-    )
-
-
-class Reader:
-    """Reads texts with the target when a batch asks for them; several drafts that are trained on the same batch share
-    the pass.
-    """
-
-    def __init__(self, target: LlamaForCausalLM, layers: Sequence[int]) -> None:
-        self.target, self.layers = target, layers
-        self._last: tuple[Sequence[Text], tuple[Tensor, ...]] = ((), ())
-
-    def read(self, texts: Texts, indices: Sequence[int]) -> tuple[Tensor, ...]:
-        """``rows_of`` the texts at ``indices``; the most probable ids and their log-probabilities at these positions;
-        and the hidden states of the token before each (texts, length, layers, width).
-        """
-        chosen = [texts.texts[index] for index in indices]
-        if [*map(id, chosen)] != [*map(id, self._last[0])]:
-            ids, places, weight = (part.to(self.target.device) for part in rows_of(chosen, texts.before))
-            last, states = read(self.target, ids, self.layers)
-            top = most_probable(self.target, last.flatten(0, 1)[places])
-            self._last = chosen, (ids, places, weight, *top, of_the_token_before(states))
-        return self._last[1]
 
 
 class FreshTexts(Texts):
     """Texts of which only the ids are kept: the target reads each batch anew. Batches are on its device."""
 
-    def __init__(self, reader: Reader, texts: Sequence[Text], before: Sequence[int], head_ids: Tensor) -> None:
-        super().__init__(texts, before, head_ids, reader.target.config.vocab_size)
-        self.reader, self.place_of = reader, self.place_of.to(reader.target.device)
+    def __init__(
+        self, texts: Sequence[Text], before: Sequence[int], target: LlamaForCausalLM, layers: Sequence[int]
+    ) -> None:
+        super().__init__(texts, before)
+        self.target, self.layers = target, layers
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """The texts at ``indices``, with the target's states."""
-        ids, places, weight, top_ids, logp, states = self.reader.read(self, indices)
-        return Batch(ids, places, self.known(top_ids, logp, weight), states)
+        rows = rows_of([self.texts[index] for index in indices], self.before)
+        ids, places, weight = (part.to(self.target.device) for part in rows)
+        last, states = read(self.target, ids, self.layers)
+        top_ids, top_logp = most_probable(self.target, last.flatten(0, 1)[places])
+        return Batch(ids, places, weight, top_ids, top_logp, of_the_token_before(states))

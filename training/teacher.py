@@ -25,7 +25,7 @@ from training import PAIR
 
 from .data import Texts, all_texts, save_texts, shard_files
 from .drafts import half
-from .reading import FreshTexts, Reader, of_the_token_before, read, with_states
+from .reading import FreshTexts, of_the_token_before, read, with_states
 from .texts import (
     LONGEST_ANSWER,
     LONGEST_PROMPT,
@@ -100,16 +100,11 @@ class Teacher:
                 found[text.split].append(text)
         return found
 
-    def texts(self, texts: Sequence[Text], head_ids: Tensor, with_states: bool = False) -> Texts:
+    def texts(self, texts: Sequence[Text], with_states: bool = False) -> Texts:
         """``texts`` to be batched; ``with_states``: with the target's hidden states."""
         if self.fresh:
-            return FreshTexts(self._reader, texts, self.before, head_ids)
-        before = self._states_before if with_states else None
-        return Texts(texts, self.before, head_ids, self.target.config.vocab_size, before)
-
-    @cached_property
-    def _reader(self) -> Reader:
-        return Reader(self.target, STATE_LAYERS)
+            return FreshTexts(texts, self.before, self.target, STATE_LAYERS)
+        return Texts(texts, self.before, self._states_before if with_states else None)
 
     @cached_property
     def _states_before(self) -> Tensor:
@@ -231,21 +226,19 @@ def write_enough(
     interrupted run resumes after its last complete file, with a new seed. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    done = sum(len(text.ids) for text in all_texts(folder))
-    if done >= tokens:
+    before, place = list(all_texts(folder)), device or torch.device("cpu")
+    if (done := sum(len(text.ids) for text in before)) >= tokens:
         return done
-    turns, layers = turns_of(tokenizer := model.tokenizer()), STATE_LAYERS
-    place = device or torch.device("cpu")
-    writer = Writer(
-        model.load(half(place), place), turns, tokenizer, {key_of(text.prompt) for text in all_texts(folder)}
-    )
+    turns = turns_of(tokenizer := model.tokenizer())
+    seen = {key_of(text.prompt) for text in before}
+    writer = Writer(model.load(half(place), place), turns, tokenizer, seen)
     reader = None if device else model.load(torch.float32)
     torch.manual_seed(1000 + len(shard_files(folder)))  # no file there was written with it
     with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens") as bar:
         while done < tokens:
             texts = writer.write(rows or (GPU_ROWS if device else ROWS))
             if reader:
-                texts = with_states(reader, texts, turns.before, layers)
+                texts = with_states(reader, texts, turns.before, STATE_LAYERS)
             if texts:
                 save_texts(texts, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
             written = sum(len(text.ids) for text in texts)

@@ -126,24 +126,24 @@ class Text:
 SUITE = "chat"
 """The prompt suite of prompts that the target wrote and no draft was trained on."""
 SOURCE = "written by the target, sampled at temperature 1"
-COUNTS: dict[Split, int] = {"policies": 480, "validation": 40, "test": 80}
-"""Maximum number of prompts in each split."""
-NAMES: dict[Split, str] = {"policies": "train", "validation": "validation", "test": "test"}
-"""The splits' names in a suite, whose ``train`` split serves to fit policies."""
+SPLITS: dict[Split, tuple[str, int]] = {
+    "policies": ("train", 480),
+    "validation": ("validation", 40),
+    "test": ("test", 80),
+}
+"""The splits' names in a suite, whose ``train`` split serves to fit policies, and the most prompts of each."""
 LONGEST = 400
 """Maximum length of a prompt in characters."""
 
 
 def suite_of(texts: Iterable[Text]) -> list[Prompt]:
     """The first prompts of each split that are short enough, in the order in which they were written."""
-    found: dict[Split, list[Prompt]] = {split: [] for split in COUNTS}
-    for text in texts:
-        rows = found.get(text.split)
-        if rows is None or len(rows) >= COUNTS[text.split] or len(text.prompt) > LONGEST:
-            continue
-        name = NAMES[text.split]
-        rows.append(Prompt(f"{SUITE}-{name}-{len(rows):03d}", SUITE, name, text.prompt, SOURCE))
-    return [prompt for rows in found.values() for prompt in rows]
+    short = [text for text in texts if len(text.prompt) <= LONGEST]
+    found = []
+    for split, (name, most) in SPLITS.items():
+        prompts = [text.prompt for text in short if text.split == split][:most]
+        found += [Prompt(f"{SUITE}-{name}-{n:03d}", SUITE, name, prompt, SOURCE) for n, prompt in enumerate(prompts)]
+    return found
 
 
 def write_suite(texts: Iterable[Text], file: Path) -> int:

@@ -203,8 +203,8 @@ def interleave(contenders: Sequence[Contender], prompts: list[list[int]], work: 
     for index, prompt in enumerate(prompts):
         for repeat in range(work.repeats):
             done = (index + repeat / work.repeats) / len(prompts)
-            work.progress(f"Prompt {index + 1} of {len(prompts)}", done)
             for contender in contenders:
+                work.progress(f"Prompt {index + 1} of {len(prompts)}", done)
                 readings[contender.name][index].append(contender.run(prompt, work.max_new_tokens))
     return readings
 
@@ -350,6 +350,5 @@ def _speed(figure: ReportData) -> list[str]:
         f"{speeds['low']:.1f} to {speeds['high']:.1f}",
         f"{figure['end_to_end']:.1f}",
         str(figure["threads"]),
-        *(f"{share:.1%}" for share in shares or ()),
-        *([""] * 4 if shares is None else ()),
+        *([""] * 4 if shares is None else (f"{share:.1%}" for share in shares)),
     ]

@@ -88,9 +88,8 @@ def _work(words: Sequence[str]) -> list[str]:
 
 def _result(step: Step, status: int, text: str) -> dict[str, Any]:
     """``data`` is the JSON that the command printed; if there is none, ``text`` is the end of its output."""
-    start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
     try:
-        data = json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else None  # a sentence may follow
+        data = json.JSONDecoder().raw_decode(text)[0]  # a sentence may follow
     except ValueError:
         data = None
     return {"command": step.words, "status": status, "data": data, "text": "" if data is not None else text[-4000:]}

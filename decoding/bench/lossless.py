@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,7 +65,7 @@ class Counts:
 def check_lossless(
     pair: Pair,
     reference: Callable[[EncodedPrompt, int], Text],
-    prompts: list[EncodedPrompt],
+    prompts: Sequence[EncodedPrompt],
     max_new_tokens: int,
     caps: range = CAPS,
     so_far: Counts | None = None,

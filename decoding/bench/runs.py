@@ -7,6 +7,7 @@ the draft is the early layers. Draft and target then always agree, and noise on 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,22 +30,22 @@ from .against import Report, Work, bench_llamacpp, bench_pair, bench_recorder
 from .contenders import NOTE, LlamaCppContender, check_installed
 
 
-def bench_all(pair: str, target: str, draft: str, work: Work, recorder: bool = False) -> list[Report]:
+def bench_all(pair: str, target: str, draft: str, work: Work, recorder: bool = False) -> Iterator[Report]:
     """Reports against transformers: on the named pair; "": on all embedded ones, on CUDA also on the shaped pairs.
 
     ``recorder``: of transformers' ``generate`` itself with and without the recorder, not on the shaped pairs.
     """
     work, measure = replace(work, device=choose_device(work.device)), bench_recorder if recorder else bench_pair
-    reports = []
     for one in _described(pair, target, draft):
-        loaded = _load(one, work)
-        reports.append(measure(loaded, *_transformers_models(one, work), _prompts(loaded, work), work))
+        loaded = _load(one, work.dtype, work)
+        loaded.default_draft = one.text_draft  # transformers runs no other
+        yield measure(loaded, *_transformers_models(one, work), _prompts(loaded, work), work)
     if work.device.startswith("cuda") and not (pair or target or recorder):
-        reports += [bench_shape(shape, work) for shape in SHAPES]
-    return reports
+        for shape in SHAPES:
+            yield bench_shape(shape, work)
 
 
-def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work) -> list[Report]:
+def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work) -> Iterator[Report]:
     """A report against llama.cpp on the named pair ("": the default one), whose target must be from a GGUF file."""
     check_installed()
     if choose_device(work.device) != "cpu":
@@ -53,17 +54,12 @@ def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work) -> li
     find_file = Sources(described, HuggingFaceHub(), work.progress).fetch(described.target).gguf
     if find_file is None:
         raise UserError(f"The target of {described.name} is not from a GGUF file: use --pair smollm2-135m.")
-    name = "" if target else described.name
-    draft = draft if target else ""
-    sixteen, four = (
-        load_pair(name, target, draft, dtype, device="cpu", threads=1, progress=work.progress)
-        for dtype in ("auto", "int4")
-    )
+    sixteen, four = (_load(described, dtype, work, threads=1) for dtype in ("auto", "int4"))
     prompts = _prompts(sixteen, work)
     theirs = LlamaCppContender(find_file(), max(map(len, prompts)) + work.max_new_tokens + 1)
     report = bench_llamacpp(sixteen, four, theirs, prompts, work)
     report.notes.append(NOTE)
-    return [report]
+    yield report
 
 
 def _described(pair: str, target: str, draft: str) -> list[PairDescription]:
@@ -73,14 +69,10 @@ def _described(pair: str, target: str, draft: str) -> list[PairDescription]:
     return here or [find_pair(pair)]
 
 
-def _load(described: PairDescription, work: Work) -> Pair:
-    name, target, draft = described.name, "", ""
-    if described.kind == "named":
-        name, target, draft = "", described.target, described.drafts[described.default_draft]
-    pair = load_pair(name, target, draft, work.dtype, device=work.device, progress=work.progress)
-    if not draft:
-        pair.default_draft = described.text_draft  # transformers runs no other
-    return pair
+def _load(described: PairDescription, dtype: str, work: Work, threads: int | None = None) -> Pair:
+    named = described.kind == "named"
+    place = ("", described.target, described.drafts[described.default_draft]) if named else (described.name, "", "")
+    return load_pair(*place, dtype, device=work.device, threads=threads, progress=work.progress)
 
 
 def _plain(work: Work) -> str:
@@ -153,11 +145,10 @@ NOISE = 0.2  # on the draft's head, in standard deviations of its weights
 
 def memory_of(shape: Shape, weights: str) -> int:
     """Bytes that a shape's benchmark needs: target and draft, each as transformers' modules and on our engine."""
-    head_dim = shape.hidden // shape.heads
-    attention = 2 * shape.hidden * (shape.heads + shape.kv_heads) * head_dim
-    layer = attention + 3 * shape.hidden * shape.intermediate
-    parameters = (shape.layers + shape.draft_layers) * layer + 4 * shape.vocab * shape.hidden
-    cache = 2 * (shape.layers + shape.draft_layers) * shape.kv_heads * head_dim * shape.context
+    models = [_random_llama(shape, layers, "meta", torch.float32) for layers in (shape.layers, shape.draft_layers)]
+    parameters = sum(weight.numel() for model in models for weight in model.parameters())
+    width = shape.kv_heads * shape.hidden // shape.heads
+    cache = 2 * (shape.layers + shape.draft_layers) * width * shape.context
     return int(SPARE * 2 * (parameters + cache) * (4 if weights == "float32" else 2))
 
 

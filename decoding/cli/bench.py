@@ -20,7 +20,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from ..analysis.validation import policies_digest
-from ..errors import UserError, explained
+from ..errors import Cancelled, UserError, explained
 from ..files import Lines, digest_of, write_whole
 from ..lookahead.fitted import FOLDER
 from ..records.pairs import MODEL_FREE
@@ -80,20 +80,35 @@ def bench(
 
     if folder is not None:
         make_folder(folder)
-    with progress_bar("Starting") as progress:
-        work = Work(limit, repeats, max_new_tokens, device, dtype, os.cpu_count() or 1, compiled, progress)
+    data: list[dict[str, Any]] = []
+    cancelled = False
+    with progress_bar("Starting") as progress, cancel_on_interrupt() as cancel:
+
+        def tell(message: str, fraction: float | None) -> None:
+            if cancel.is_set():
+                raise Cancelled
+            progress(message, fraction)
+
+        work = Work(limit, repeats, max_new_tokens, device, dtype, os.cpu_count() or 1, compiled, tell)
         if against is Engine.llamacpp:
             reports = bench_against_llamacpp(pair, target, draft, work)
         else:
             reports = bench_all(pair, target, draft, work, against is Engine.recorder)
-        data = [asdict(report) for report in reports]
-    if folder is not None:
+        try:
+            for report in reports:
+                data.append(asdict(report))
+        except Cancelled:
+            cancelled = True
+    if data and folder is not None:
         _write(data, folder)
-    if as_json:
+    if data and as_json:
         print_json(data)
-    else:
-        for report in data:
-            out.print(Markdown(as_markdown(report)))
+    elif data:
+        for one in data:
+            out.print(Markdown(as_markdown(one)))
+    if cancelled:
+        err.print("Cancelled: the report that was being measured is left out.")
+        raise typer.Exit(CANCELLED)
 
 
 def _write(data: list[dict[str, Any]], folder: Path) -> None:
@@ -146,19 +161,19 @@ def lossless(
     suite = suites_for(suite, loaded.chat)
     room = loaded.target.max_length - max_new_tokens + 1
     asked = load_suite(suite, "test", limit)[skip:]
-    encoded = [loaded.encode_prompt(one.prompt, picture=one.picture) for one in asked]
-    chosen = [one for one, prompt in zip(asked, encoded) if len(prompt) <= room]
+    encoded = [(one, loaded.encode_prompt(one.prompt, picture=one.picture)) for one in asked]
+    chosen = [(one, prompt) for one, prompt in encoded if len(prompt) <= room]
     if not chosen:
         raise UserError(
             f"No prompt is left: of at most {limit}, {skip} are skipped, and the others need room for "
             f"{max_new_tokens:,} new tokens in the target's context of {loaded.target.max_length:,}. Skip fewer, or "
             "ask for fewer tokens."
         )
-    prompts = [prompt for prompt in encoded if len(prompt) <= room]
+    read, prompts = zip(*chosen)
     lines = _lines(
         kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest, "draft": draft}
     )
-    counts = _kept_counts(lines, chosen)
+    counts = _kept_counts(lines, read)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
     with progress_bar("Comparing") as progress, cancel_on_interrupt() as cancel:
         folder = loaded.target_folder if loaded.target.info.dtype == "float32" else None
@@ -166,7 +181,7 @@ def lossless(
         for _ in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1), counts):
             progress(f"{counts.equal} of {counts.compared} texts equal", counts.prompts / len(prompts))
             if lines is not None:
-                lines.add(asdict(counts) | {"of": _digest(chosen[: counts.prompts])})
+                lines.add(asdict(counts) | {"of": _digest(read[: counts.prompts])})
             if cancel.is_set() or monotonic() > deadline:
                 break
     if cancel.is_set() and lines is not None:
@@ -226,12 +241,18 @@ def gpu_day(
     pair: PairName = "",
 ) -> None:
     """Run GPU tests, lossless, bench, a recording and an evaluation on CUDA, and write summary.md."""
-    from ..bench.gpu_day import run_day
-    from ..engines.loading import choose_device
+    import torch
 
-    choose_device("cuda")  # without one: a sentence
-    for sentence in run_day(folder, minutes, run_module, pair):
-        err.print(sentence)
+    from ..bench.gpu_day import run_day
+
+    if not torch.cuda.is_available():
+        raise UserError("There is no CUDA device here, which all of this measures: run it on a machine that has one.")
+    with cancel_on_interrupt() as cancel:
+        for sentence in run_day(folder, minutes, run_module, pair):
+            if cancel.is_set():
+                err.print("Stopped. The same command continues.")
+                raise typer.Exit(CANCELLED)
+            err.print(sentence)
     out.print((folder / "summary.md").read_text(encoding="utf-8"), markup=False)
 
 

@@ -29,8 +29,6 @@ from .console import (
     cancel_on_interrupt,
     err,
     make_folder,
-    out,
-    print_json,
     progress_bar,
     with_settings,
 )
@@ -57,6 +55,8 @@ def compare(
     **settings: Any,
 ) -> None:
     """Decode one prompt with several lookahead policies and show each of them token by token."""
+    from .show import print_run
+
     jobs = None
     if again is None:
         settings["prompt"] = _read_prompt(settings["prompt"], prompt_file)
@@ -70,7 +70,7 @@ def compare(
     if out_file is not None:
         _check_writable(out_file)
     with cancel_on_interrupt() as cancel:
-        run = run_here(request, cancel, jobs)
+        run = run_here(request, cancel, jobs or Jobs())
     if run is None:
         err.print("Cancelled: the run was not finished and nothing was written.")
         raise typer.Exit(CANCELLED)
@@ -78,7 +78,7 @@ def compare(
         run.picture.file = request.picture
     if out_file is not None:  # before anything is shown: a closed pipe must not cost the run
         save_run(run, out_file)
-    _show(run, as_json)
+    print_run(run, as_json)
     if out_file is not None:
         err.print(Text(f"Wrote {out_file}"))
 
@@ -103,11 +103,9 @@ def _repeated(run: Run, image: Path | None) -> tuple[CompareRequest, Jobs]:
     return replace(request_again(run), picture=picture), Jobs(costs=run.costs, sets_lanes=False)
 
 
-def run_here(
-    request: CompareRequest, cancel: threading.Event, jobs: Jobs | None = None, run_id: str = ""
-) -> Run | None:
+def run_here(request: CompareRequest, cancel: threading.Event, jobs: Jobs, run_id: str = "") -> Run | None:
     """Runs the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
-    jobs, run = jobs or Jobs(), run_id or new_id()
+    run = run_id or new_id()
     events = guarded(jobs.run("compare", asdict(request), run, cancel.is_set))
     with progress_bar("Starting") as progress:
         return run_of_events(_shown(numbered(run, events), progress))
@@ -156,12 +154,3 @@ def _read_prompt(prompt: str, file: Path | None) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"The prompt file {file} is not UTF-8 text: save it as UTF-8.") from error
-
-
-def _show(run: Run, as_json: bool) -> None:
-    from .show import show_run, summary
-
-    if as_json:
-        print_json(summary(run))
-    else:
-        show_run(run, out)

@@ -89,7 +89,6 @@ def evaluate(
 
 
 def _report(result: EvaluationResult, folder: Path | None, ship: bool, as_json: bool) -> None:
-    """Shows the result and writes its files."""
     written = write_report(result, folder) if folder else []
     shown = ship_result(result) if ship else []
     if as_json:
@@ -141,7 +140,6 @@ def _follow(steps: Iterator[Progress | EvaluationResult], progress: Tell) -> Eva
 
 
 def show_result(result: EvaluationResult) -> None:
-    """Tables on the terminal."""
     for line in setting_lines(result.setting):
         out.print(as_text(line))
     for table in tables_of(result):

@@ -16,6 +16,7 @@ from .console import (
     AsJson,
     PairName,
     Target,
+    as_text,
     cancel_on_interrupt,
     err,
     make_folder,
@@ -64,7 +65,7 @@ def fit(
         _show(rows)
     for one in found:
         done = "fitted" if one.policies else "recorded"
-        err.print(f"{one.draft}: {done} in {one.seconds:.0f} s, written into {one.folder}.")
+        err.print(as_text(f"{one.draft}: {done} in {one.seconds:.0f} s, written into {one.folder}."))
 
 
 def _load(pair: str, target: str, draft: str) -> tuple[Any, list[str]]:
@@ -101,31 +102,28 @@ def _row(draft: str, policy: Any) -> dict[str, Any]:
 
 def _show(rows: list[dict[str, Any]]) -> None:
     """A table per draft that fits 80 columns, followed by the tuned settings."""
-    for draft, own in groupby(rows, lambda row: row["draft"]):
-        _show_draft(draft, list(own))
+    for draft, its_own in groupby(rows, lambda row: row["draft"]):
+        own = list(its_own)
+        table = Table(box=box.SIMPLE, title=Text(f"{draft}, on the validation split"))
+        for column in ("policy", "gain", "oracle's", "AUC", "F1", "always", "error", "decision"):
+            table.add_column(column, justify="left" if column == "policy" else "right")
+        for row in own:
+            table.add_row(
+                row["policy"],
+                f"{row['below_static_opt']:.1%}",
+                f"{row['oracle_below_static_opt']:.1%}",
+                f"{row.get('auc', float('nan')):.3f}",
+                f"{row['f1']:.3f}",
+                f"{row['f1_always_accept']:.3f}",
+                f"{row['calibration_error']:.3f}",
+                f"{row['decision_over_c']:.1%}",
+            )
+        out.print(table)
+        for row in own:
+            tuned = ", ".join(f"{name} {value:g}" for name, value in row["tuned"].items())
+            out.print(Text(f"{row['policy']}: chosen {row['chosen']}; {tuned}"))
+        out.print(Text(f"best static SL: {own[0]['static_opt']}"))
     out.print(
         "gain: how far the latency is below the best static SL's, simulated with this machine's costs; F1: at "
         "threshold 1/2, next to always-accept's; error: of calibration; decision: cost with features, in draft steps."
     )
-
-
-def _show_draft(draft: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(box=box.SIMPLE, title=Text(f"{draft}, on the validation split"))
-    for column in ("policy", "gain", "oracle's", "AUC", "F1", "always", "error", "decision"):
-        table.add_column(column, justify="left" if column == "policy" else "right")
-    for row in rows:
-        table.add_row(
-            row["policy"],
-            f"{row['below_static_opt']:.1%}",
-            f"{row['oracle_below_static_opt']:.1%}",
-            f"{row.get('auc', float('nan')):.3f}",
-            f"{row['f1']:.3f}",
-            f"{row['f1_always_accept']:.3f}",
-            f"{row['calibration_error']:.3f}",
-            f"{row['decision_over_c']:.1%}",
-        )
-    out.print(table)
-    for row in rows:
-        tuned = ", ".join(f"{name} {value:g}" for name, value in row["tuned"].items())
-        out.print(Text(f"{row['policy']}: chosen {row['chosen']}; {tuned}"))
-    out.print(Text(f"best static SL: {rows[0]['static_opt']}"))

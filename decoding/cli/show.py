@@ -42,7 +42,11 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a run file: each lane token by token, figures, and where the time goes."""
-    run = load_run(run_file)
+    print_run(load_run(run_file), as_json)
+
+
+def print_run(run: Run, as_json: bool) -> None:
+    """Its figures as JSON, or all of it for a reader."""
     if as_json:
         print_json(summary(run))
     else:
@@ -50,7 +54,6 @@ def show(
 
 
 def show_run(run: Run, console: Console) -> None:
-    """Print all of it."""
     console.print(_heading(run))
     console.print(_legend())
     for trace in run.lanes:
@@ -96,22 +99,14 @@ def _append_iteration(shown: Text, run: Run, iteration: Iteration, kept: list[st
     at = iteration.start
     for token in iteration.all_tokens:
         style, before, after = FATES[token.fate]
-        if token.fate in ("rejected", "dropped"):
-            text = _in_a_line(whole_text([token.id], run.vocab, special=True))
+        if token.fate in ("rejected", "dropped"):  # what is not in the text breaks no line
+            text = whole_text([token.id], run.vocab, special=True).replace("\n", "⏎").replace("\t", "⇥")
+            text = re.sub(" {4,}", "···", text)
         else:
             text, at = kept[at], at + 1
-            text = text if token.fate in ("accepted", "plain") else _marked_breaks(text)
+            if text.startswith("\n") and token.fate not in ("accepted", "plain"):
+                text = text.replace("\n", "⏎\n")  # the mark before it stays visible
         shown.append(before + visible(text) + after, style=style)
-
-
-def _in_a_line(text: str) -> str:
-    """Discarded white space is shown as symbols."""
-    return re.sub(" {4,}", "···", text.replace("\n", "⏎").replace("\t", "⇥"))
-
-
-def _marked_breaks(text: str) -> str:
-    """A line break keeps its mark visible before it breaks the line."""
-    return text.replace("\n", "⏎\n") if text.startswith("\n") else text
 
 
 def _groups_that_fit(traces: list[Trace], width: int) -> list[list[Trace]]:

@@ -31,7 +31,8 @@ def whatif(
     run = load_run(run_file)
     asked = [_as_run(run, lane) for lane in expand_lanes(lanes)]
     found = sweep(run, asked, cost_ratio=cost_ratio)
-    measured = {} if cost_ratio is not None else _measured(run)
+    timed = {trace.lane: speedup(run, trace) for trace in run.lanes if cost_ratio is None}
+    measured = {lane: spread for lane, spread in timed.items() if spread is not None}
     if as_json:
         print_json([_plain(lane, one, measured.get(lane)) for lane, one in found.items()])
     else:
@@ -43,11 +44,6 @@ def _as_run(run: Run, lane: Lane) -> Lane:
     asked = lane.draft_in(run.pair.default_draft), lane.policy
     same = (trace.lane for trace in run.lanes if (trace.draft, trace.policy) == asked)
     return lane if lane.argument or lane.is_oracle else parse_lane(next(same, lane.text))
-
-
-def _measured(run: Run) -> dict[str, Spread]:
-    found = {trace.lane: speedup(run, trace) for trace in run.lanes}
-    return {lane: spread for lane, spread in found.items() if spread is not None}
 
 
 def _plain(lane: str, found: Simulated, measured: Spread | None) -> dict[str, Any]:

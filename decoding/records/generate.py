@@ -71,7 +71,6 @@ def call_of(lane: str) -> Call | None:
 
 
 def is_recorded(run: Run) -> bool:
-    """Whether ``run`` was recorded from ``generate``."""
     return run.pair.target.engine == ENGINE
 
 

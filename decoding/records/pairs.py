@@ -198,10 +198,17 @@ def embedded_pairs() -> list[PairDescription]:
 
 
 def _told_apart(folders: list[Path]) -> list[PairDescription]:
-    """The pairs in ``folders``. Of two of one name, only that in the folder of this name can load, else the first."""
-    pairs = [_read_or_say_why(folder) for folder in folders]
+    """The pairs in ``folders``. One broken description costs only itself: it cannot be loaded, for the reason given. Of
+    two of one name, only that in the folder of this name can load, else the first.
+    """
+    pairs = []
     owners: dict[str, Path] = {}
-    for pair, folder in zip(pairs, folders):
+    for folder in folders:
+        try:
+            pair = read_pair(folder)
+        except UserError as error:
+            pair = _unloadable(folder, str(error))
+        pairs.append(pair)
         if pair.name not in owners or folder.name == pair.name:
             owners[pair.name] = folder
     same = "has the name of the pair in"
@@ -216,14 +223,6 @@ def _told_apart(folders: list[Path]) -> list[PairDescription]:
 def _unloadable(folder: Path, reason: str) -> PairDescription:
     name = folder.name
     return PairDescription(name, name, "embedded", str(folder), {}, "", loadable=False, reason=reason)
-
-
-def _read_or_say_why(folder: Path) -> PairDescription:
-    """The pair in ``folder``. One broken description costs only itself: it cannot be loaded, for the reason given."""
-    try:
-        return read_pair(folder)
-    except UserError as error:
-        return _unloadable(folder, str(error))
 
 
 def read_pair(folder: Path) -> PairDescription:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,7 +253,7 @@ def check_request(request: CompareRequest) -> CompareRequest:
         one.check(getattr(request, name))
     if not request.prompt.strip():
         raise UserError("The prompt is empty: type a question for the model, or a text to continue.")
-    if any(not _is_whole_text(text) for text in (request.prompt, request.system, *request.stop)):
+    if not all(map(is_whole_text, (request.prompt, request.system, *request.stop))):
         raise UserError("The prompt contains half of a character (a lone surrogate): paste the text again.")
     if "\x00" in request.prompt:
         raise UserError("The prompt contains NUL bytes, so it looks like a binary file: paste text instead.")
@@ -295,13 +296,9 @@ def check_format(settings: _Formats) -> None:
         raise UserError(f"Two number formats were named, {settings.dtype} and {settings.weights}: name one.")
 
 
-def _is_whole_text(text: str) -> bool:
-    """Whether ``text`` can be encoded as UTF-8, as the run file and the tokenizer need."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+def is_whole_text(value: object) -> bool:
+    """Whether ``value`` is text that UTF-8 can hold, without half of a character, which JSON can write."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
 def _check_sampling(request: CompareRequest) -> None:

@@ -77,13 +77,14 @@ def run_of_events(events: Iterable[Event]) -> Run | None:
 
 
 def load_run(path: str | Path) -> Run:
-    """Reads and checks the run file at ``path``. Raises UserError."""
+    """Reads and checks the run file at ``path``. Raises UserError with the file's name."""
     path = Path(path)
     with explained(f"Cannot read the run file {path.name or path}"), path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)  # the size of a pipe is not known in advance
-    if len(data) > MAX_FILE_BYTES:
-        raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MB, the limit.")
-    return run_from_json(data)
+    try:
+        return run_from_json(data)
+    except UserError as error:
+        raise UserError(f"{path.name}: {error}") from error
 
 
 def save_run(run: Run, path: str | Path) -> None:

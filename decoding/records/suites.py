@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..files import cache_folder
+from .request import is_whole_text
 
 FOLDER = Path(__file__).resolve().parents[2] / "prompts"
 SUITES = ("code", "prose", "tests", "structured")  # of the small pair, which continues text
@@ -165,14 +166,9 @@ def _parse(line: str, path: Path, number: int, split: str) -> Prompt:
     own: dict[str, Any] = {"id": f"{path.stem}-{number}", "suite": path.stem, "split": split}
     found = Prompt(**{"source": ""} | own | given | {"lanes": tuple(given.get("lanes", ()))})
     texts = (found.prompt, found.id, found.picture, found.suite, found.split)
-    if not all(map(_is_text, texts)) or found.split not in (*SPLITS, SHOWCASE):
+    if not all(map(is_whole_text, texts)) or found.split not in (*SPLITS, SHOWCASE):
         raise UserError(
             f"{path.name}, line {number}: prompt, id, picture and suite must be texts of whole characters, "
             f"split one of {', '.join(SPLITS)}."
         )
     return found
-
-
-def _is_text(value: object) -> bool:
-    """Half a character, which JSON can write, is none."""
-    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)

@@ -50,7 +50,6 @@ def counted(n: int, what: str) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(_escaped, line)) + " |" for line in lines)
 
