@@ -142,7 +142,7 @@ try:
     raise AssertionError("the command line took a wrong value")
 except UserError as error:
     assert str(error) == "Patience must be a whole number from 1 to 9, not 10."
-endpoint = inspect.signature(make_compare(None, None)).parameters
+endpoint = inspect.signature(make_compare(None, None, None)).parameters
 assert list(endpoint)[-1] == "patience" and endpoint["patience"].default == 3, "the endpoint"
 for tool in make_tools(None, None, None)[:2]:
     assert "patience" in inspect.signature(tool).parameters and "patience: How long to wait." in tool.__doc__, "a tool"
@@ -169,8 +169,7 @@ CODE = ["".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"
 @pytest.fixture
 def scripted(monkeypatch):
     backend = ScriptedBackend()
-    monkeypatch.setattr(viz.notebook, "choose_backend", lambda: backend)
-    viz.notebook._default_backend.cache_clear()
+    monkeypatch.setattr(viz.notebook, "_default_backend", lambda: backend)
     return backend
 
 

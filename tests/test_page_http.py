@@ -100,7 +100,8 @@ def test_every_fault_of_an_event_is_a_sentence(url):
     assert faults and all(faults)
 
 
-def test_bodies_that_are_held_at_once_are_bounded_together():
+def test_bodies_that_are_held_at_once_are_bounded_together(monkeypatch):
+    monkeypatch.setattr("viz.limits.MAX_HELD_BYTES", 1000)
     inside, go_on = threading.Event(), threading.Event()
 
     def work(request: Request) -> JSONResponse:
@@ -109,7 +110,7 @@ def test_bodies_that_are_held_at_once_are_bounded_together():
         return JSONResponse({})
 
     app = Starlette(routes=[Route("/work", work, methods=["POST"])])
-    post = partial(TestClient(BodyLimits(app, most_held=1000)).post, "/work", content=b"x" * 800)
+    post = partial(TestClient(BodyLimits(app)).post, "/work", content=b"x" * 800)
     with ThreadPoolExecutor(1) as thread:
         first = thread.submit(post)
         assert inside.wait(20)

@@ -81,9 +81,7 @@ def compare(
     return run
 
 
-@cache
-def _default_backend() -> Backend:
-    return choose_backend()
+_default_backend = cache(choose_backend)
 
 
 def player(run: Run | str | Path, height: int = PLAYER_HEIGHT) -> Frame:

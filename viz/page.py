@@ -23,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RECORDINGS, RecordedBackend
+from decoding.errors import UserError
 
 from .api import DESCRIPTION, make_compare
 from .forms import static_html
@@ -72,6 +73,8 @@ class Page(gr.Blocks):
             return await super().process_api(*inputs, **more)
         except gr.Error:
             raise
+        except UserError as error:
+            raise gr.Error(str(error), print_exception=False) from error
         except Exception:
             log.exception("an event of the page failed")
             raise gr.Error(BROKEN, print_exception=False) from None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 import gradio as gr
 
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RecordedBackend
+from decoding.backends.stream import EventStream
 from decoding.errors import UserError
+from decoding.records.events import Event
 from decoding.records.request import SETTINGS, CompareRequest
 
 from .choices import Example, default_lanes, find_examples, lane_choices, lane_lines, pair_named, read_lanes, set_here
@@ -22,8 +23,8 @@ from .session import Visits, delta_of, race_stream
 from .settings import FormValues, form_of, form_of_run, read_form, request_of
 from .store import RunStore
 
-TASK = "race"
 FORMATS = ("dtype", "draft_dtype")
+LATEST = {"trigger_mode": "always_last", **QUIET}
 FACTS_FROM = ("lanes", "max_new_tokens", "repeats", "pair", "target", *FORMATS)
 TEMPLATE = """<div class="speculoscope">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
@@ -76,13 +77,12 @@ class _RaceTab:
         return form_of_run(self.store.get(run), self.pairs)
 
     def wire_run(self, visits: Visits) -> None:
-        def start_of(*values: Any) -> Any:
+        def start(*values: Any) -> EventStream[Event]:
             request = self.form.photographs.filled_in(request_of(dict(zip(SETTINGS, values))))
-            return partial(race_stream, self.backend, self.store, request)
+            return race_stream(self.backend, self.store, request)
 
-        form = self.form
-        enter = form.fields["prompt"].submit
-        wire_job(TASK, start_of, visits, self.fields, self.view, (form.run, form.stop), enter)
+        buttons, enter = (self.form.run, self.form.stop), self.form.fields["prompt"].submit
+        wire_job("race", start, visits, self.fields, self.view, buttons, enter)
 
     def wire_examples(self) -> None:
         prompt, list_ = self.form.fields["prompt"], self.form.example
@@ -129,22 +129,15 @@ class _RaceTab:
             return gr.Dropdown(choices=lane_choices(ordered, self.examples))
 
         chosen_again = [page.load, *(field.change for field in named)]
-        for events, act, inputs, output in (
-            (
-                [*chosen_again, *(field.change for field in formats), self.form.run.click],
-                sentence,
-                [*named, *formats],
-                self.form.set_here,
-            ),
-            (chosen_again, choices, named, fields["lanes"]),
-        ):
-            gr.on(events, act, inputs, output, trigger_mode="always_last", **QUIET)
+        gr.on(chosen_again, choices, named, fields["lanes"], **LATEST)
+        events = [*chosen_again, *(field.change for field in formats), self.form.run.click]
+        gr.on(events, sentence, [*named, *formats], self.form.set_here, **LATEST)
 
     def wire_facts(self, page: gr.Blocks) -> None:
         """The models and the seconds of the run that the form asks for."""
         fields = [self.form.fields[name] for name in FACTS_FROM]
         events = [page.load, *(field.change for field in fields)]
-        gr.on(events, self.facts, fields, self.form.facts, trigger_mode="always_last", **QUIET)
+        gr.on(events, self.facts, fields, self.form.facts, **LATEST)
 
     def facts(self, lanes: Any, max_new_tokens: Any, repeats: Any, pair: str, target: str, *formats: str) -> str:
         """The sentences for the values of FACTS_FROM; "" where nothing is known."""

@@ -191,13 +191,12 @@ def _picture(run: Run) -> dict[str, Any] | None:
         f"The target read this picture ({size}, {picture.seconds * 1e3:.0f} ms). A draft that reads text alone did "
         "not; one that reads the target's states learns a little of it from them."
     )
-    if picture.preview:
-        src, alt = PNG + picture.preview, "The photograph that the target read"
-        return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
-    try:
-        src, alt = _scene(run.settings.picture)
-    except UserError:  # a file from elsewhere may name things that are unknown here
-        src, alt = "", "A scene that cannot be drawn here"
+    src, alt = PNG + picture.preview, "The photograph that the target read"
+    if not picture.preview:
+        try:
+            src, alt = _scene(run.settings.picture)
+        except UserError:  # a file from elsewhere may name things that are unknown here
+            src, alt = "", "A scene that cannot be drawn here"
     return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
 
 
