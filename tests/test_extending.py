@@ -123,12 +123,12 @@ from decoding.errors import UserError
 from decoding.records.request import CompareRequest, read_request, request_from_dict
 from viz.api import make_compare
 from viz.mcp_tools import make_tools
-from viz.race_form import build_form
+from viz.race_form import Form
 from viz.settings import command_line, form_of, read_form, request_of
 
 request = CompareRequest("x", patience=7)
 with gr.Blocks():
-    field = build_form(form_of(request), [], [], "").fields["patience"]
+    field = Form(form_of(request), [], [], "").fields["patience"]
 assert (field.label, field.value) == ("Patience", 7), "the form"
 assert request_of(form_of(request)) == request, "the form, pressed Run"
 assert read_form({"patience": "8"}, form_of(request), "link")[0]["patience"] == 8, "a link"

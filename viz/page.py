@@ -29,7 +29,7 @@ from .api import DESCRIPTION, make_compare
 from .forms import static_html
 from .limits import BodyLimits
 from .mcp_tools import add_tools, check_installed
-from .race_tab import build_race_tab
+from .race_tab import RaceTab
 from .reports.report import DraftsReport, EvaluationReport
 from .reports.tab import build_report_tab
 from .scripts import TAGLINE, learn_css, learn_js, player_css, script, styles
@@ -105,7 +105,7 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
         static_html(HEADER)
         with gr.Tabs(elem_classes="sp-tabs", overflow_behavior="wrap"):  # a menu would hide tabs on narrow phones
             with gr.Tab("Race", id="race"):
-                build_race_tab(page, backend, recorded, store, visits)
+                RaceTab(page, backend, recorded, store, visits)
             with gr.Tab("Learn", id="learn"):
                 functions = answers(store, visits)
                 static_html(LEARN, "learn(element, server)", elem_id="learn", server_functions=functions)
