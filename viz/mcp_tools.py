@@ -43,12 +43,6 @@ def check_installed() -> None:
         raise UserError("The package mcp is missing: pip install -r requirements-mcp.txt, or start without --mcp.")
 
 
-def add_tools(backend: Backend, store: RunStore, visits: Visits) -> None:
-    """Add the tools to the page whose context is open."""
-    for tool in make_tools(backend, store, visits):
-        gr.api(tool, api_name=tool.__name__, queue=False)
-
-
 def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callable]:
     """The tools, bound to ``backend``; runs that they make are kept in ``store``. They raise UserError."""
     made = partial(make_run, backend, store, visits)

@@ -21,6 +21,7 @@ from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import DEFAULT_LANES, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_to_json, save_run
 from ..records.suites import Prompt
+from ..records.text import first_line
 from ..records.trace import Run
 from ..records.weights import fingerprint
 from .base import Backend
@@ -57,11 +58,10 @@ _INDEX = TypeAdapter(list[RecordingInfo])
 
 def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingInfo:
     """The list entry of ``run``; without a title its prompt's first line serves as one."""
-    first_line = next((line.strip() for line in run.settings.prompt.splitlines() if line.strip()), run.id)
     models = {"target": run.pair.target, **run.pair.drafts}
     return RecordingInfo(
         id=run.id,
-        title=title or first_line[:80],
+        title=title or first_line(run.settings.prompt) or run.id,
         shows=shows,
         prompt=run.settings.prompt,
         pair=run.pair.name,

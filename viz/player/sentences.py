@@ -68,7 +68,9 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
     ending = _ended_early(run, trace)
     if doubtful:
         return f"Here: {same}{counted(n, 'token')}, but timings vary too much to trust a speedup.{ending}"
-    others = (_best_other(run, trace) if point else _slow_down(run, trace)) + _of_fewer(run)
+    others = _best_other(run, trace) if point else _slow_down(run, trace)
+    if timings(run) < run.settings.repeats:
+        others += f" ({how_timed(run)})"
     whole = _with_prefill(run, trace, ratio)
     return f"Here: {same}{counted(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{whole}{ending}"
 
@@ -79,10 +81,6 @@ def _with_prefill(run: Run, trace: Trace, ratio: float) -> str:
     if whole is None or not whole.median < 1 < ratio:
         return ""
     return f" With the reading of the prompt, which the draft reads, too, {times(whole.median)}."
-
-
-def _of_fewer(run: Run) -> str:
-    return f" ({how_timed(run)})" if timings(run) < run.settings.repeats else ""
 
 
 def _best_other(run: Run, point: Trace) -> str:
