@@ -49,14 +49,15 @@ class BodyLimits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        path = scope["path"]
-        if path.removeprefix(PREFIX).startswith(UNUSED_ROUTES):
+        route = scope["path"].removeprefix(PREFIX)
+        if route.startswith(UNUSED_ROUTES):
             return await _refusal(404, "There is nothing at this address.")(scope, receive, send)
         if scope["method"] not in BODY_METHODS:
             return await self._answered(scope, receive, send)
         held = bytearray()
         try:
-            await self._read(scope, receive, held, limit_of(path))
+            most = MAX_FILE_BODY_BYTES if route.startswith(FILE_ROUTE) else MAX_BODY_BYTES
+            await self._read(scope, receive, held, most)
             await self._answered(scope, _replayed(bytes(held), receive), send)
         except HTTPException as refusal:
             await _refusal(refusal.status_code, refusal.detail)(scope, receive, send)
@@ -99,11 +100,6 @@ class BodyLimits:
                 raise HTTPException(503, "Many files are being read here at the moment: try again soon.")
             held += chunk
             self._held += len(chunk)
-
-
-def limit_of(path: str) -> int:
-    """Maximum number of bytes of a body sent to ``path``."""
-    return MAX_FILE_BODY_BYTES if path.removeprefix(PREFIX).startswith(FILE_ROUTE) else MAX_BODY_BYTES
 
 
 def _announced(scope: Scope) -> int:

@@ -92,13 +92,11 @@ class RaceTab:
 
         def choose(index: int | None, shown: int, text: str) -> list:
             # Gradio also reports input when the list merely loses focus; text typed since must not be lost then.
-            is_one = isinstance(index, int) and 0 <= index < len(self.examples)
-            return open_example(index) if is_one and index != shown else nothing
+            return nothing if index in (None, shown) else open_example(index)
 
         def choose_again(index: int | None, shown: int, text: str) -> list:
             # It reports a selection only when an option is clicked, including the current one, which restores its text.
-            is_same = isinstance(index, int) and index == shown < len(self.examples)
-            return open_example(index) if is_same and text != self.examples[index].prompt else nothing
+            return open_example(shown) if index == shown and text != self.examples[shown].prompt else nothing
 
         shown = gr.State(0)  # the example chosen last: the form opens with the first one
         for event, act in ((list_.input, choose), (list_.select, choose_again)):
