@@ -14,7 +14,6 @@ except ImportError:
 from decoding.backends import choose_backend
 from decoding.errors import UserError
 from decoding.files import ended_by_sigterm
-from viz.page import build_page, serve
 
 
 def _port(text: str) -> int:
@@ -32,6 +31,12 @@ def main() -> None:
     parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME"), help="address to listen on")
     parser.add_argument("--port", type=_port, help="port to listen on; default: the first free port from 7860 on")
     options = parser.parse_args()
+    try:
+        _port(os.environ.get("GRADIO_SERVER_PORT", "7860"))
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"GRADIO_SERVER_PORT: {error}")
+    from viz.page import build_page, serve  # with Gradio, which cannot be imported where that is no number
+
     try:
         backend = choose_backend(url=options.backend, recorded=options.recorded)
         page = build_page(backend, mcp=options.mcp)

@@ -16,7 +16,7 @@ from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
 from tests.toy import quick_run
 from viz.player.payload import run_payload
-from viz.race_form import build_form
+from viz.race_form import Form
 from viz.settings import form_of
 
 TEMPLATE = (
@@ -120,7 +120,7 @@ def test_the_form_says_why_another_pair_serves_and_names_cards():
 
     def said(pairs) -> dict[str, str]:
         with gr.Blocks() as page:
-            build_form(form_of(CompareRequest("")), [], pairs, "")
+            Form(form_of(CompareRequest("")), [], pairs, "")
         return {one.elem_id: one.value for one in page.blocks.values() if isinstance(one, gr.Markdown) and one.value}
 
     assert said([small, chat]) == {"pair-note": "The big one is missing.", "pair-cards": "Chat: [model card](c), MIT."}

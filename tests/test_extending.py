@@ -123,12 +123,12 @@ from decoding.errors import UserError
 from decoding.records.request import CompareRequest, read_request, request_from_dict
 from viz.api import make_compare
 from viz.mcp_tools import make_tools
-from viz.race_form import build_form
+from viz.race_form import Form
 from viz.settings import command_line, form_of, read_form, request_of
 
 request = CompareRequest("x", patience=7)
 with gr.Blocks():
-    field = build_form(form_of(request), [], [], "").fields["patience"]
+    field = Form(form_of(request), [], [], "").fields["patience"]
 assert (field.label, field.value) == ("Patience", 7), "the form"
 assert request_of(form_of(request)) == request, "the form, pressed Run"
 assert read_form({"patience": "8"}, form_of(request), "link")[0]["patience"] == 8, "a link"
@@ -142,7 +142,7 @@ try:
     raise AssertionError("the command line took a wrong value")
 except UserError as error:
     assert str(error) == "Patience must be a whole number from 1 to 9, not 10."
-endpoint = inspect.signature(make_compare(None, None)).parameters
+endpoint = inspect.signature(make_compare(None, None, None)).parameters
 assert list(endpoint)[-1] == "patience" and endpoint["patience"].default == 3, "the endpoint"
 for tool in make_tools(None, None, None)[:2]:
     assert "patience" in inspect.signature(tool).parameters and "patience: How long to wait." in tool.__doc__, "a tool"
@@ -169,8 +169,7 @@ CODE = ["".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"
 @pytest.fixture
 def scripted(monkeypatch):
     backend = ScriptedBackend()
-    monkeypatch.setattr(viz.notebook, "choose_backend", lambda: backend)
-    viz.notebook._default_backend.cache_clear()
+    monkeypatch.setattr(viz.notebook, "_default_backend", lambda: backend)
     return backend
 
 

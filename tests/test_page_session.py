@@ -135,7 +135,7 @@ def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(begin):
 
 def test_stop_can_be_pressed_again_in_the_next_run(begin):
     with gr.Blocks() as page:
-        wire_job("race", lambda: lambda: begin(0.01), Visits(), [], gr.HTML(), make_buttons("Run", 100))
+        wire_job("race", lambda: begin(0.01), Visits(), [], gr.HTML(), make_buttons("Run", 100))
     work, cancel = (one.fn for one in page.fns.values())
     ann = SimpleNamespace(session_hash="ann", client=None, headers={})
 
@@ -302,12 +302,13 @@ def test_what_is_no_text_or_too_long_is_refused_before_any_process_is_started(te
         check_text(text)
 
 
-def test_a_job_that_takes_too_long_is_ended_and_the_next_one_works():
-    sandbox = Sandbox(limit_s=0.1)  # less than any process takes to start
+def test_a_job_that_takes_too_long_is_ended_and_the_next_one_works(monkeypatch):
+    monkeypatch.setattr(opened, "LIMIT_S", 0.1)  # less than any process takes to start
+    sandbox = Sandbox()
     with pytest.raises(UserError) as refusal:
         sandbox.do("payload", run_to_json(make_run(lanes=LANES)), "opened-x")
     assert str(refusal.value) == TOO_LONG
-    sandbox._limit_s = 60.0
+    monkeypatch.setattr(opened, "LIMIT_S", 60.0)
     assert sandbox.do("payload", run_to_json(make_run(lanes=LANES)), "opened-y")["id"] == "opened-y"
 
 
@@ -327,7 +328,8 @@ def test_the_process_that_reads_a_file_has_a_limit_of_memory(monkeypatch):
 
 
 def test_the_line_is_short(monkeypatch):
-    sandbox, inside, go_on = Sandbox(max_waiting=1), threading.Event(), threading.Event()
+    monkeypatch.setattr(opened, "MAX_WAITING", 1)
+    sandbox, inside, go_on = Sandbox(), threading.Event(), threading.Event()
 
     def run(job):
         inside.set()

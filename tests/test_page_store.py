@@ -39,9 +39,11 @@ LANES = ("autoregressive", "static:5", "oracle")
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path, monkeypatch):
+    monkeypatch.setattr("viz.store.KEEP", 3)
+    monkeypatch.setattr("viz.store.WARM", 2)
     save_run(make_run(identifier="first", lanes=LANES), tmp_path / "first.json")
-    return RunStore(RecordedBackend(tmp_path), keep=3, warm=2)
+    return RunStore(RecordedBackend(tmp_path))
 
 
 def functions_of(store: RunStore) -> dict:
@@ -156,8 +158,9 @@ def test_the_table_has_the_place_for_which_each_guess_of_a_tree_was_made():
         assert "replaces" not in why or (f"{n} rejected guesses" in why) == (n > 1)
 
 
-def test_the_size_of_opened_files_is_counted_in_bytes_and_the_oldest_ones_go(tmp_path):
-    store = RunStore(RecordedBackend(tmp_path), most_bytes=100)
+def test_the_size_of_opened_files_is_counted_in_bytes_and_the_oldest_ones_go(tmp_path, monkeypatch):
+    monkeypatch.setattr("viz.store.KEEP_BYTES", 100)
+    store = RunStore(RecordedBackend(tmp_path))
     store.keep("opened-a", "x" * 60)
     store.keep("opened-b", "é" * 40)  # 80 bytes
     for name, sentence in (("opened-a", "There is no recording"), ("opened-b", "run file")):
@@ -185,8 +188,8 @@ def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(
     assert link == f"?run=large&t=2.000&until={ends}"
     for t in (-1, 1e9, "2"):
         assert functions["take"]({"run": "first", "kind": "link", "t": t})["text"] == "?run=first&t=0.000"
-    later = RunStore(RecordedBackend(tmp_path), warm=0)  # the page was started again
-    later.shared = shelf
+    later = RunStore(RecordedBackend(tmp_path))  # the page was started again
+    later.shared, later._warm = shelf, Newest(0)
     assert later.get("large") == large and later.origin("large") == "live"
     store.add(replace(large, lanes=large.lanes[:2]))  # the run goes on: the link leads to what it is by then
     assert len(RunStore.get(later, "large").lanes) == 2

@@ -18,7 +18,6 @@ from decoding.lookahead.spec import all_specs, evaluated_lanes, offered_lanes
 from tests.evaluations import sample
 from tests.runs import make_costs
 from viz.choices import lane_choices
-from viz.figures.evaluation import family
 from viz.player.names import lane_caption, lane_heading, lane_name, lane_of_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,11 +114,6 @@ def test_the_form_calls_lanes_as_the_race_does_and_understands_those_names():
     assert lane_of_name("conf") == "confidence" and lane_of_name("Orac · small") == "small/oracle"  # typed, then Enter
     assert lane_of_name("Cost") == "Cost" and lane_of_name("") == ""  # of two policies; of none
     assert lane_of_name("Statics 7") == "Statics 7"  # parse_lane says what is wrong with it
-
-
-def test_every_policy_has_a_look_of_its_own():
-    looks = [family(name) for name in all_specs()]
-    assert len(set(looks)) == len(looks)
 
 
 def test_a_lane_of_another_version_is_shown_by_its_text():

@@ -180,3 +180,13 @@ def test_a_taken_port_and_a_wrong_address_are_sentences(monkeypatch, capsys):
         assert "port" in refused("--recorded", "--port", str(taken.getsockname()[1]))
     assert "not an address" in refused("--backend", "not an address")
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("port", ["abc", "", "99999"])
+def test_a_wrong_port_in_the_environment_is_a_sentence(port):
+    """In a process of its own: Gradio reads it as it is imported."""
+    env = {**os.environ, "GRADIO_SERVER_PORT": port}
+    process = subprocess.run([sys.executable, "app.py"], cwd=ROOT, env=env, capture_output=True, text=True)
+    wanted = f"GRADIO_SERVER_PORT: {port} is not a port: choose a number from 1 to 65535"
+    assert process.returncode == 2 and process.stderr.splitlines()[-1].endswith(wanted)
+    assert "Traceback" not in process.stderr

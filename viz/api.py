@@ -42,28 +42,8 @@ def keyed_items(event: dict[str, Any]) -> dict[str, Any]:
     return {**event, "data": {**data, "items": {str(first + i): item for i, item in enumerate(data["items"])}}}
 
 
-class Unread:
-    """Detects that nobody has read a run's events for longer than GRACE_S.
-
-    Gradio continues an event whose caller has gone away or never asked for the results, and keeps all of it.
-    """
-
-    def __init__(self, waiting: Callable[[], int]) -> None:
-        """``waiting()``: number of messages that the caller has not fetched."""
-        self._waiting = waiting
-        self._least, self._since = 0, time.monotonic()
-
-    def too_long(self) -> bool:
-        """Whether no message has been fetched for longer than the time of grace. To be called regularly."""
-        waiting, now = self._waiting(), time.monotonic()
-        if waiting <= self._least or not waiting:
-            self._since = now
-        self._least = waiting
-        return now - self._since > GRACE_S
-
-
 def make_compare(
-    backend: Backend, visits: Visits, waiting: Callable[[str], int] = lambda session: 0
+    backend: Backend, visits: Visits, waiting: Callable[[str], int]
 ) -> Callable[..., AsyncIterator[dict[str, Any]]]:
     """The endpoint's function, bound to ``backend``.
 
@@ -76,7 +56,7 @@ def make_compare(
             request = read_request(dict(zip(OFFERED, values)))
             job = partial(stream_of, partial(backend.compare, request))
             with visits.present(job, session, "api", address_of(visitor)) as stream:
-                async for event in _read(stream, Unread(lambda: waiting(session))):
+                async for event in _read(stream, partial(waiting, session)):
                     yield event
         except UserError as error:
             yield {"run": "", "seq": 0, "kind": "failed", "data": {"message": str(error)}}
@@ -94,13 +74,20 @@ def argument(setting: Setting) -> Parameter:
     return Parameter(setting.name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
 
 
-async def _read(stream: EventStream[Event], unread: Unread) -> AsyncIterator[dict[str, Any]]:
-    """The events of ``stream`` for programs, merged and numbered, as long as they are fetched."""
-    seq = 0
+async def _read(stream: EventStream[Event], waiting: Callable[[], int]) -> AsyncIterator[dict[str, Any]]:
+    """The events of ``stream`` for programs, merged and numbered, until none was fetched for longer than GRACE_S.
+
+    Gradio continues an event whose caller has gone away or never asked for the results, and keeps all of it.
+    ``waiting()``: number of messages that the caller has not fetched.
+    """
+    seq, unread, fetched = 0, 0, time.monotonic()
     async for _, _, batch in batches(stream):
         for event in batch:
             yield {"run": stream.run, "seq": seq, **keyed_items(event)}
             seq += 1
-        if not (batch and batch[-1]["kind"] in LAST_KINDS) and unread.too_long():
+        before, unread = unread, waiting()
+        if unread <= before:
+            fetched = time.monotonic()
+        elif not (batch and batch[-1]["kind"] in LAST_KINDS) and time.monotonic() - fetched > GRACE_S:
             yield {"run": stream.run, "seq": seq, "kind": "failed", "data": {"message": UNREAD}}
             return

@@ -78,10 +78,10 @@ def measured_in(formats: Iterable[str]) -> bool:
 
 
 def time_sentence(
-    pair: PairDescription | None, lanes: Sequence[str], max_new_tokens: Any, repeats: Any, formats: Sequence[str] = ()
+    pair: PairDescription, lanes: Sequence[str], max_new_tokens: Any, repeats: Any, formats: Sequence[str] = ()
 ) -> str:
     """ "The timings take 6 to 9 s here, each 2 to 3 s; less if ..." "" where nothing is known."""
-    if pair is None or not measured_in(formats):
+    if not measured_in(formats):
         return ""
     if SETTINGS["max_new_tokens"].fault(max_new_tokens) or SETTINGS["repeats"].fault(repeats):
         return ""

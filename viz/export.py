@@ -47,32 +47,28 @@ def export_html(run: Run, *, origin: Origin = "recorded") -> str:
 
 def _all_details(run: Run) -> list[list[list[dict[str, Any]]]]:
     """token_details of every token, by lane, iteration and index."""
-    counts = [[it.n_drafted + (it.emitted is not None) for it in trace.iterations] for trace in run.lanes]
     everything = [
-        [[token_details(run, lane, i, index) for index in range(n)] for i, n in enumerate(per_iteration)]
-        for lane, per_iteration in enumerate(counts)
+        [
+            [token_details(run, lane, number, index) for index in range(len(iteration.all_tokens))]
+            for number, iteration in enumerate(trace.iterations)
+        ]
+        for lane, trace in enumerate(run.lanes)
     ]
-    if sum(map(sum, counts)) > MAX_DETAILED_TOKENS:
-        for details in (one for lane in everything for iteration in lane for one in iteration):
+    tokens = [token for lane in everything for iteration in lane for token in iteration]
+    if len(tokens) > MAX_DETAILED_TOKENS:
+        for details in tokens:
             details["draft_top"] = details["target_top"] = []
     return everything
 
 
-def export_lesson(
-    lesson: dict[str, Any],
-    payload: dict[str, Any],
-    others: Sequence[dict[str, Any]] = (),
-) -> str:
+def export_lesson(lesson: dict[str, Any], payload: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> str:
     """The lesson's page, one file. ``payload``: its first run; ``others``: the further recordings that it names."""
     return document(
         title=f"Speculoscope: {lesson['title']}",
         css=player_css() + learn_css(),
         js=learn_js(),
         body='<div id="learn"></div>',
-        data={
-            "index": {"recordings": [], "lessons": [lesson]},
-            "payloads": [payload, *others],
-        },
+        data={"index": {"recordings": [], "lessons": [lesson]}, "payloads": [payload, *others]},
         start=_LESSON,
     )
 
@@ -114,11 +110,10 @@ def document(title: str, css: str, js: str, body: str, data: dict[str, Any], sta
         css, js: styles and scripts. body: HTML below the heading, its texts escaped.
         data: blocks of JSON by element id. start: the script that reads them with ``read(id)`` and begins.
     """
-    blocks = [
+    blocks = "\n".join(
         f'<script type="application/json" id="{name}">{json_for_script(block)}</script>' for name, block in data.items()
-    ]
-    about = {"title": escape(title), "tagline": TAGLINE}
-    return _PAGE.format(**about, css=css, js=js, body=body, data="\n".join(blocks), start=start)
+    )
+    return _PAGE.format(title=escape(title), tagline=TAGLINE, css=css, js=js, body=body, data=blocks, start=start)
 
 
 def json_for_script(data: Any) -> str:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
 from decoding.backends.stream import EventStream
-from decoding.errors import UserError
 from decoding.records.events import Event
 
-from .session import Visits, address_of, delta_of
+from .session import Visits, address_of
 
 QUEUED: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
 """The options of jobs: no overlay, no waiting for others' events, not in the API."""
@@ -56,7 +56,7 @@ class _Turn:
 
 def wire_job(
     task: str,
-    start_of: Callable[..., Callable[[], EventStream[Event]]],
+    start: Callable[..., EventStream[Event]],
     visits: Visits,
     fields: Sequence[Component],
     view: gr.HTML,
@@ -65,8 +65,8 @@ def wire_job(
 ) -> None:
     """Run, or another of ``triggers``, streams a job's deltas to ``view`` until it ends or Stop is pressed.
 
-    ``start_of(*values)`` gives what starts the job for the values of ``fields``; it may raise UserError. A visitor has
-    one job of a ``task`` at a time: once there is a result to look at, another Run ends it and takes its place.
+    ``start(*values)`` begins the job for the values of ``fields``; it may raise UserError. A visitor has one job of a
+    ``task`` at a time: once there is a result to look at, another Run ends it and takes its place.
     """
     run, stop = buttons
     newest: dict[str, _Turn] = {}  # by visitor
@@ -83,14 +83,10 @@ def wire_job(
                 visits.stop(session, task)
                 await before.over.wait()
             yield gr.skip(), gr.update(visible=False), gr.update(visible=True, **STOP)
-            try:
-                start = start_of(*values)
-            except UserError as error:
-                yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
-            else:
-                async for delta, has_result in visits.deltas(start, session, task, address_of(visitor)):
-                    turn.has_result = has_result
-                    yield delta, gr.update(visible=has_result), gr.update(visible=True)  # again: a page may miss some
+            begin = partial(start, *values)
+            async for delta, has_result in visits.deltas(begin, session, task, address_of(visitor)):
+                turn.has_result = has_result
+                yield delta, gr.update(visible=has_result), gr.update(visible=True)  # again: a page may miss some
             if newest.get(session) is turn:
                 yield gr.skip(), gr.update(visible=True), gr.update(visible=False, **STOP)
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,7 +18,7 @@ MAX_BODY_BYTES = 2 * 2**20  # the longest prompt with every character escaped
 MAX_FILE_BODY_BYTES = 60 * 2**20  # a run file of 40 MB as a string within JSON
 MAX_HELD_BYTES = 160 * 2**20  # total of all bodies being read or processed
 FILE_ROUTE = "/component_server"  # where the page sends the run files that visitors open
-UNUSED_ROUTES = (
+UNUSED_ROUTES = (  # of Gradio
     "/upload",
     "/upload_progress",
     "/process_recording",
@@ -42,21 +43,21 @@ class BodyLimits:
     A body is read completely before the application sees the request, so that a refusal is always a plain answer.
     """
 
-    def __init__(self, app: ASGIApp, most_held: int = MAX_HELD_BYTES) -> None:
-        self._app, self._most_held = app, most_held
-        self._held = 0
+    def __init__(self, app: ASGIApp) -> None:
+        self._app, self._held = app, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        path = scope["path"]
-        if is_unused(path):
+        route = scope["path"].removeprefix(PREFIX)
+        if route.startswith(UNUSED_ROUTES):
             return await _refusal(404, "There is nothing at this address.")(scope, receive, send)
         if scope["method"] not in BODY_METHODS:
             return await self._answered(scope, receive, send)
         held = bytearray()
         try:
-            await self._read(scope, receive, held, limit_of(path))
+            most = MAX_FILE_BODY_BYTES if route.startswith(FILE_ROUTE) else MAX_BODY_BYTES
+            await self._read(scope, receive, held, most)
             await self._answered(scope, _replayed(bytes(held), receive), send)
         except HTTPException as refusal:
             await _refusal(refusal.status_code, refusal.detail)(scope, receive, send)
@@ -95,25 +96,15 @@ class BodyLimits:
             chunk, more = message.get("body", b""), message.get("more_body", False)
             if len(held) + len(chunk) > most:
                 raise HTTPException(413, too_large)
-            if self._held + len(chunk) > self._most_held:
+            if self._held + len(chunk) > MAX_HELD_BYTES:
                 raise HTTPException(503, "Many files are being read here at the moment: try again soon.")
             held += chunk
             self._held += len(chunk)
 
 
-def is_unused(path: str) -> bool:
-    """Whether ``path`` is one of Gradio's routes that this page never uses."""
-    return path.removeprefix(PREFIX).startswith(UNUSED_ROUTES)
-
-
-def limit_of(path: str) -> int:
-    """Maximum number of bytes of a body sent to ``path``."""
-    return MAX_FILE_BODY_BYTES if path.removeprefix(PREFIX).startswith(FILE_ROUTE) else MAX_BODY_BYTES
-
-
 def _announced(scope: Scope) -> int:
     """The Content-Length header; 0 if it is missing or invalid."""
-    text = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    text = Headers(scope=scope).get("content-length", "0")
     return int(text) if text.isdigit() and len(text) < 19 else 0
 
 

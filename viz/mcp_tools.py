@@ -5,8 +5,7 @@
 import asyncio
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,33 +43,23 @@ def check_installed() -> None:
         raise UserError("The package mcp is missing: pip install -r requirements-mcp.txt, or start without --mcp.")
 
 
-def add_tools(backend: Backend, store: RunStore, visits: Visits) -> None:
-    """Add the tools to the page whose context is open."""
-    for tool in make_tools(backend, store, visits):
-        gr.api(tool, api_name=tool.__name__, queue=False)
-
-
 def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callable]:
-    """The tools, bound to ``backend``; runs that they make are kept in ``store``. They raise gr.Error."""
-
+    """The tools, bound to ``backend``; runs that they make are kept in ``store``. They raise UserError."""
     made = partial(make_run, backend, store, visits)
     of_text = {name: setting for name, setting in OFFERED.items() if name not in ("lanes", "repeats")}
 
     async def compare_policies(visitor: gr.Request, *values: Any) -> str:
         """Decode a prompt with several lookahead policies of speculative decoding and compare their speed."""
-        with sentences_as_errors():
-            run = await made(visitor, dict(zip(OFFERED, values)))
-            text = whole_text(run.lanes[0].output, run.vocab)
-            figures = [lane_summary(run, lane) for lane in run.lanes]
-            return _written({**_about(run, visitor), "text": text, "lanes": figures})
+        run = await made(visitor, dict(zip(OFFERED, values)))
+        text = whole_text(run.lanes[0].output, run.vocab)
+        figures = [lane_summary(run, lane) for lane in run.lanes]
+        return _written({**_about(run, visitor), "text": text, "lanes": figures})
 
     async def best_speculation_length(visitor: gr.Request, *values: Any) -> str:
         """Which fixed speculation length (SL) decodes this prompt fastest? Simulated for SL 1 to 20 from one run."""
-        with sentences_as_errors():
-            run = await made(
-                visitor, {**dict(zip(of_text, values)), "lanes": "autoregressive,static:5,oracle", "repeats": 1}
-            )
-            return _written({**_about(run, visitor), **best_length(run)})
+        fixed = {"lanes": "autoregressive,static:5,oracle", "repeats": 1}
+        run = await made(visitor, {**dict(zip(of_text, values)), **fixed})
+        return _written({**_about(run, visitor), **best_length(run)})
 
     async def explain_token(run: str, lane: str, position: int) -> str:
         """Why is a token there: which model proposed it, what decided its fate, and which tokens were also likely?
@@ -80,21 +69,13 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
             lane: one of its lanes, such as static:5.
             position: the token's position in the new text, from 0.
         """
-        with sentences_as_errors():
-            return _written(explain(await asyncio.to_thread(store.get, run), lane, position))
+        return _written(explain(await asyncio.to_thread(store.get, run), lane, position))
 
     async def list_pairs() -> str:
         """The pairs of models (a target and its drafts) that can be named here; a run says if one is too large."""
-        with sentences_as_errors():
-            pairs = await asyncio.to_thread(backend.pairs)
-            names = ("name", "title", "description", "default_draft", "reason")
-            return _written(
-                [
-                    {name: getattr(pair, name) for name in names} | {"drafts": list(pair.drafts)}
-                    for pair in pairs
-                    if pair.loadable
-                ]
-            )
+        pairs = [pair for pair in await asyncio.to_thread(backend.pairs) if pair.loadable]
+        names = ("name", "title", "description", "default_draft", "reason")
+        return _written([{name: getattr(pair, name) for name in names} | {"drafts": [*pair.drafts]} for pair in pairs])
 
     for tool, settings in ((compare_policies, OFFERED), (best_speculation_length, of_text)):
         with_parameters(tool, map(argument, settings.values()))
@@ -108,11 +89,7 @@ def _range(setting: Setting) -> str:
 
 
 async def make_run(
-    backend: Backend,
-    store: RunStore,
-    visits: Visits,
-    visitor: gr.Request | None,
-    values: dict[str, Any],
+    backend: Backend, store: RunStore, visits: Visits, visitor: gr.Request | None, values: dict[str, Any]
 ) -> Run:
     """The run of a request with these ``values``, kept in ``store``. Raises UserError."""
     tokens = OFFERED["max_new_tokens"]
@@ -127,15 +104,6 @@ async def make_run(
         raise UserError("The run was stopped.")
     await asyncio.to_thread(store.add, run)
     return run
-
-
-@contextmanager
-def sentences_as_errors() -> Iterator[None]:
-    """Turns a UserError into Gradio's, which reaches the caller as a sentence and leaves no traceback in the log."""
-    try:
-        yield
-    except UserError as error:
-        raise gr.Error(str(error), print_exception=False) from error
 
 
 def lane_summary(run: Run, trace: Trace) -> dict[str, Any]:

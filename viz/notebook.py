@@ -33,6 +33,7 @@ from decoding.records.run_file import load_run, run_of_events
 from decoding.records.trace import Run
 
 from .export import export_html, export_lesson
+from .figures.drawing import on_paper
 from .figures.race import draw_run
 from .lessons import read_lesson, shipped_lessons
 from .player.payload import run_payload
@@ -81,9 +82,7 @@ def compare(
     return run
 
 
-@cache
-def _default_backend() -> Backend:
-    return choose_backend()
+_default_backend = cache(choose_backend)
 
 
 def player(run: Run | str | Path, height: int = PLAYER_HEIGHT) -> Frame:
@@ -108,7 +107,7 @@ def record(tokenizer: Any) -> Recorder:
 
 def plots(run: Run | str | Path) -> list[go.Figure]:
     """The figures that the dashboard shows below the race, in its light colours. Raises UserError."""
-    return [drawing.on_paper() for drawing in draw_run(_read(run))]
+    return [on_paper(drawing.to_dict()) for drawing in draw_run(_read(run))]
 
 
 def lesson(run: Run | str | Path, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:

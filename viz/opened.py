@@ -38,9 +38,8 @@ BUSY = "Other visitors' files are being read at the moment: try again soon."
 class Sandbox:
     """The queue of the process that works on visitors' runs."""
 
-    def __init__(self, limit_s: float = LIMIT_S, max_waiting: int = MAX_WAITING) -> None:
-        self._limit_s = limit_s
-        self._places, self._turn = threading.Semaphore(1 + max_waiting), threading.Lock()
+    def __init__(self) -> None:
+        self._places, self._turn = threading.Semaphore(1 + MAX_WAITING), threading.Lock()
 
     def do(self, kind: str, text: str, identifier: str) -> Any:
         """Runs job ``kind`` (a key of JOBS) on the run file ``text`` and returns its answer; blocks. Raises UserError.
@@ -61,7 +60,7 @@ class Sandbox:
     def _run(self, job: bytes) -> bytes:
         command = [sys.executable, "-m", "viz.opened"]
         try:
-            return subprocess.run(command, cwd=ROOT, input=job, stdout=subprocess.PIPE, timeout=self._limit_s).stdout
+            return subprocess.run(command, cwd=ROOT, input=job, stdout=subprocess.PIPE, timeout=LIMIT_S).stdout
         except subprocess.TimeoutExpired:
             raise UserError(TOO_LONG) from None
 

@@ -23,12 +23,13 @@ from starlette.staticfiles import StaticFiles
 
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RECORDINGS, RecordedBackend
+from decoding.errors import UserError
 
 from .api import DESCRIPTION, make_compare
 from .forms import static_html
 from .limits import BodyLimits
-from .mcp_tools import add_tools, check_installed
-from .race_tab import build_race_tab
+from .mcp_tools import check_installed, make_tools
+from .race_tab import RaceTab
 from .reports.report import DraftsReport, EvaluationReport
 from .reports.tab import build_report_tab
 from .scripts import TAGLINE, learn_css, learn_js, player_css, script, styles
@@ -63,24 +64,20 @@ class Page(gr.Blocks):
         except ValueError:
             names = f" ({', '.join(name for name, *_ in parameters)})" if parameters else ""
             name = block_fn.api_name or "This event"
-            sentence = f"{name} takes {len(block_fn.inputs)} values{names}, not {len(inputs)}."
-            raise gr.Error(sentence, print_exception=False) from None
+            raise UserError(f"{name} takes {len(block_fn.inputs)} values{names}, not {len(inputs)}.") from None
 
     async def process_api(self, *inputs: Any, **more: Any) -> Any:
         """One event; every fault is a sentence, where Gradio's own answer would be ``{"error": null}``."""
         try:
             return await super().process_api(*inputs, **more)
-        except gr.Error:
-            raise
+        except gr.Error as error:  # it names the value that a component refuses
+            sentence = error.message
+        except UserError as error:
+            sentence = str(error)
         except Exception:
             log.exception("an event of the page failed")
-            raise gr.Error(BROKEN, print_exception=False) from None
-
-    async def preprocess_data(self, *inputs: Any, **more: Any) -> Any:
-        try:
-            return await super().preprocess_data(*inputs, **more)
-        except gr.Error as error:  # it names the value
-            raise gr.Error(error.message, print_exception=False) from None
+            sentence = BROKEN
+        raise gr.Error(sentence, print_exception=False)
 
     def waiting(self, session: str) -> int:
         """Number of messages in the queue that ``session`` has not fetched."""
@@ -102,7 +99,7 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
         static_html(HEADER)
         with gr.Tabs(elem_classes="sp-tabs", overflow_behavior="wrap"):  # a menu would hide tabs on narrow phones
             with gr.Tab("Race", id="race"):
-                build_race_tab(page, backend, recorded, store, visits)
+                RaceTab(page, backend, recorded, store, visits)
             with gr.Tab("Learn", id="learn"):
                 functions = answers(store, visits)
                 static_html(LEARN, "learn(element, server)", elem_id="learn", server_functions=functions)
@@ -112,7 +109,8 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
                 build_report_tab(page, DraftsReport, backend, visits)
         page.offers_tools = mcp
         if mcp:
-            add_tools(backend, store, visits)
+            for tool in make_tools(backend, store, visits):
+                gr.api(tool, api_name=tool.__name__, queue=False)
         compare = make_compare(backend, visits, page.waiting)
         compare._mcp_type = "none"  # no tool: its answer is a whole run file
         gr.api(

@@ -4,7 +4,7 @@ photographs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -60,113 +60,109 @@ class Photographs:
         return photo_of(self._kept.get(picture) or picture) if is_photo(picture) else draw(scene_of(picture), 2)
 
 
-@dataclass(slots=True)
-class PictureForm:
-    """The components around the setting's own field."""
-
-    box: gr.Accordion
-    gallery: gr.Gallery
-    preview: gr.Image
-    fault: gr.Textbox  # not Markdown: it quotes what was typed
-    questions: gr.Dropdown
-    other: gr.Button
-    upload: gr.Button
-    given: gr.Textbox  # what the browser made of a file
-
-
 def reads(pair: str, pairs: list[PairDescription]) -> str:
     """What the target of ``pair`` ("": the first one) reads: "scenes", "photographs", or "" for text alone."""
     found = pair_named(pair, pairs)
     return "" if found is None else "scenes" if found.pictures else "photographs" if found.photographs else ""
 
 
-def build_picture(first: str, what: str) -> tuple[gr.Textbox, PictureForm]:
-    """The setting's field with ``first`` in it, and what is around it; ``what`` the pair's target reads."""
-    setting, scenes = SETTINGS["picture"], what == "scenes"
-    with gr.Accordion(
-        "Picture", open=bool(first), visible=bool(what), elem_id="picture-box", elem_classes="sp-settings"
-    ) as box:
-        with gr.Row(elem_classes="sp-ask"):
-            preview = gr.Image(
-                Photographs().drawn(first) if first and not is_photo(first) else None,
-                label="What the target sees",
-                show_label=False,  # it would lie over the picture
-                interactive=False,
-                height=130,
-                width=150,
-                buttons=[],
-                scale=0,
-                min_width=150,
-                elem_id="picture-preview",
-            )
-            with gr.Column(scale=4, min_width=260):
-                field = gr.Textbox(first, label=f"{setting.label} ({HELP})", max_lines=1, elem_id="picture")
-                with gr.Row(elem_classes="sp-ask"):
-                    questions = gr.Dropdown(
-                        list(QUESTIONS), value=None, label="Questions", scale=3, filterable=False, elem_id="questions"
-                    )
-                    other = gr.Button("Another arrangement", scale=1, min_width=150, visible=scenes, elem_id="arrange")
-                    upload = gr.Button(
-                        "Photograph…", scale=1, min_width=150, visible=what == "photographs", elem_id="upload"
-                    )
-                fault = gr.Textbox(
-                    visible=False,
-                    show_label=False,
-                    container=False,
+class PictureForm:
+    """The setting's own field, and the components around it."""
+
+    def __init__(self, first: str, pair: str, pairs: list) -> None:
+        """``first``: what the field holds; ``pair``: the chosen one of ``pairs``."""
+        self.pairs, self.photographs = pairs, Photographs()
+        setting, what = SETTINGS["picture"], reads(pair, pairs)
+        scenes = what == "scenes"
+        with gr.Accordion(
+            "Picture", open=bool(first), visible=bool(what), elem_id="picture-box", elem_classes="sp-settings"
+        ) as self.box:
+            with gr.Row(elem_classes="sp-ask"):
+                self.preview = gr.Image(
+                    None if is_photo(first) else self.photographs.drawn(first),
+                    label="What the target sees",
+                    show_label=False,  # it would lie over the picture
                     interactive=False,
-                    max_lines=3,
-                    elem_id="picture-fault",
+                    height=130,
+                    width=150,
+                    buttons=[],
+                    scale=0,
+                    min_width=150,
+                    elem_id="picture-preview",
                 )
-        gallery = gr.Gallery(
-            [(draw(scene_of(scene), 2), question) for scene, question in SCENES],
-            label="Scenes",
-            show_label=False,
-            columns=len(SCENES),
-            object_fit="contain",
-            allow_preview=False,
-            visible=scenes,
-            buttons=[],
-            elem_id="scenes",
+                with gr.Column(scale=4, min_width=260):
+                    self.field = gr.Textbox(first, label=f"{setting.label} ({HELP})", max_lines=1, elem_id="picture")
+                    with gr.Row(elem_classes="sp-ask"):
+                        self.questions = gr.Dropdown(
+                            list(QUESTIONS),
+                            value=None,
+                            label="Questions",
+                            scale=3,
+                            filterable=False,
+                            elem_id="questions",
+                        )
+                        self.other = gr.Button(
+                            "Another arrangement", scale=1, min_width=150, visible=scenes, elem_id="arrange"
+                        )
+                        self.upload = gr.Button(
+                            "Photograph…", scale=1, min_width=150, visible=what == "photographs", elem_id="upload"
+                        )
+                    self.fault = gr.Textbox(
+                        visible=False,
+                        show_label=False,
+                        container=False,
+                        interactive=False,
+                        max_lines=3,
+                        elem_id="picture-fault",
+                    )
+            self.gallery = gr.Gallery(
+                [(draw(scene_of(scene), 2), question) for scene, question in SCENES],
+                label="Scenes",
+                show_label=False,
+                columns=len(SCENES),
+                object_fit="contain",
+                allow_preview=False,
+                visible=scenes,
+                buttons=[],
+                elem_id="scenes",
+            )
+        self.given = gr.Textbox(visible=False)
+
+    def wire(self, prompt: gr.Textbox, pair: Any) -> None:
+        """Connects the parts with each other, with the prompt and with the chosen pair."""
+
+        def show(picture: str) -> tuple[Any, Any]:
+            try:
+                return self.photographs.drawn(picture), gr.Textbox(visible=False)
+            except UserError as error:
+                return None, gr.Textbox(str(error), visible=True)
+
+        def choose(event: gr.SelectData) -> tuple[str, str, None]:
+            scene, question = SCENES[event.index]
+            return scene, question, None
+
+        def arrange(picture: str) -> str:
+            things, _, seed = picture.partition("#")
+            number = int(seed) + 1 if seed.strip().isdecimal() and len(seed) < 8 else 1
+            return f"{things.strip()} #{number}" if things.strip() else picture
+
+        def take(picture: str) -> tuple[Any, Any]:
+            try:
+                return self.photographs.add(picture) if picture else gr.skip(), gr.Textbox(visible=False)
+            except UserError as error:
+                return gr.skip(), gr.Textbox(str(error), visible=True)
+
+        def offer(name: str) -> list[Any]:
+            what = reads(name, self.pairs)
+            scenes, photos = what == "scenes", what == "photographs"
+            return [gr.update(visible=shown) for shown in (bool(what), scenes, scenes, photos)]
+
+        self.field.change(show, self.field, [self.preview, self.fault], **QUIET)
+        self.gallery.select(choose, None, [self.field, prompt, self.questions], **QUIET)
+        self.other.click(arrange, self.field, self.field, **QUIET)
+        choose_file = self.upload.click(
+            js="() => window.SpeculoscopePage.photograph()", outputs=self.given, **IN_BROWSER
         )
-    given = gr.Textbox(visible=False)
-    return field, PictureForm(box, gallery, preview, fault, questions, other, upload, given)
-
-
-def wire_picture(
-    form: PictureForm, field: gr.Textbox, prompt: gr.Textbox, pair: Any, pairs: list, photographs: Photographs
-) -> None:
-    """Connects the parts with each other, with the prompt and with the chosen pair."""
-
-    def show(picture: str) -> tuple[Any, Any]:
-        try:
-            return photographs.drawn(picture), gr.Textbox(visible=False)
-        except UserError as error:
-            return None, gr.Textbox(str(error), visible=True)
-
-    def choose(event: gr.SelectData) -> tuple[str, str, None]:
-        scene, question = SCENES[event.index]
-        return scene, question, None
-
-    def arrange(picture: str) -> str:
-        things, _, seed = picture.partition("#")
-        number = int(seed) + 1 if seed.strip().isdecimal() and len(seed) < 8 else 1
-        return f"{things.strip()} #{number}" if things.strip() else picture
-
-    def take(picture: str) -> tuple[Any, Any]:
-        try:
-            return photographs.add(picture) if picture else gr.skip(), gr.Textbox(visible=False)
-        except UserError as error:
-            return gr.skip(), gr.Textbox(str(error), visible=True)
-
-    def offer(name: str) -> list[Any]:
-        what = reads(name, pairs)
-        scenes, photos = what == "scenes", what == "photographs"
-        return [gr.update(visible=shown) for shown in (bool(what), scenes, scenes, photos)]
-
-    field.change(show, field, [form.preview, form.fault], **QUIET)
-    form.gallery.select(choose, None, [field, prompt, form.questions], **QUIET)
-    form.other.click(arrange, field, field, **QUIET)
-    choose_file = form.upload.click(js="() => window.SpeculoscopePage.photograph()", outputs=form.given, **IN_BROWSER)
-    choose_file.then(take, form.given, [field, form.fault], **QUIET)
-    form.questions.input(js="(chosen) => chosen", inputs=form.questions, outputs=prompt, **IN_BROWSER)
-    pair.change(offer, pair, [form.box, form.gallery, form.other, form.upload], **QUIET)
+        choose_file.then(take, self.given, [self.field, self.fault], **QUIET)
+        self.questions.input(js="(chosen) => chosen", inputs=self.questions, outputs=prompt, **IN_BROWSER)
+        pair.change(offer, pair, [self.box, self.gallery, self.other, self.upload], **QUIET)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -13,7 +12,7 @@ from decoding.records.settings import HIDDEN, OWN_PLACE, Setting
 
 from .choices import Example, lane_choices, pair_choices, pair_named, set_here
 from .forms import IN_BROWSER, QUIET, make_buttons, static_html
-from .picture_form import Photographs, build_picture, reads, wire_picture
+from .picture_form import PictureForm
 from .settings import FormValues
 
 TEN_STEPS = """<a class="sp-ten-steps" href="?lesson=ten-steps">New here? Ten steps</a>"""
@@ -23,75 +22,63 @@ ASK = ("Ask the model", "Ask a question, or say what to write")
 CONTINUE = ("Continue this text", "Type the beginning of a text; the models continue it")
 
 
-@dataclass(slots=True)
 class Form:
-    """The form's components; ``fields`` are in the order of :data:`~decoding.records.request.SETTINGS`."""
+    """The form in its own column, collapsed on phones, with its fields wired to each other.
 
-    fields: dict[str, Any]
-    example: gr.Dropdown
-    run: gr.Button
-    stop: gr.Button
-    set_here: gr.Markdown
-    photographs: Photographs
-    facts: gr.Markdown  # which models, and how long it takes
-    lane_fault: gr.JSON  # {"text": a sentence, shown below the lanes, "left": the lanes without what it refuses}
+    ``fields`` are in the order of :data:`~decoding.records.request.SETTINGS`.
+    """
 
+    def __init__(self, first: FormValues, examples: list[Example], pairs: list, facts: str) -> None:
+        fields: dict[str, Any] = {}
+        special = _special_fields(first, examples, pairs)
 
-def build_form(first: FormValues, examples: list[Example], pairs: list, facts: str) -> Form:
-    """The form in its own column, collapsed on phones, with its fields wired to each other."""
-    with gr.Column(elem_classes="sp-form"):
-        static_html(UNFOLD, elem_classes="sp-unfold-box")
-        form = _build_form(first, examples, pairs, facts)
-        if pairs and pairs[0].note:  # the default pair is not available here
-            gr.Markdown(pairs[0].note, elem_id="pair-note")
-    _wire_rule(form)
-    _wire_hint(form)
-    _wire_chat(form, pairs)
-    return form
+        def row(number: int, **styles: Any) -> None:
+            for name, setting in SETTINGS.items():
+                if setting.row == number:
+                    fields[name] = _field(setting, first[name], {**styles, **special.get(name, {})})
 
-
-def _build_form(first: FormValues, examples: list[Example], pairs: list, facts: str) -> Form:
-    fields: dict[str, Any] = {}
-    special = _special_fields(first, examples, pairs)
-
-    def row(number: int, **styles: Any) -> None:
-        for name, setting in SETTINGS.items():
-            if setting.row == number:
-                fields[name] = _field(setting, first[name], {**styles, **special.get(name, {})})
-
-    with gr.Row(elem_classes="sp-ask", equal_height=True):
-        row(0)
-        run, stop = make_buttons("Run", 96, run="run", stop="stop")
-    with gr.Row(elem_classes="sp-ask"):
-        example = gr.Dropdown(
-            [one.title for one in examples],
-            value=examples[0].title if examples else None,
-            label="Examples",
-            type="index",
-            scale=2,
-            min_width=190,
-            filterable=False,
-            interactive=True,
-            elem_id="example",
-        )
-        row(1, scale=1)
-    fields["picture"], picture = build_picture(first["picture"], reads(first["pair"], pairs))
-    with gr.Row(elem_classes="sp-facts"):
-        said = gr.Markdown(facts, elem_id="facts")
-        static_html(TEN_STEPS, min_width=150)
-    with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
-        for number in sorted({setting.row for setting in SETTINGS.values()} - {0, 1, OWN_PLACE}):
-            with gr.Row(visible=number != HIDDEN):
-                row(number)
-        cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
-        if cards:
-            gr.Markdown(" ".join(cards), elem_id="pair-cards")
-    chosen = set_here(pairs, first["pair"])
-    note = gr.Markdown(chosen, visible=bool(chosen), elem_id="set-here")
-    lane_fault = gr.JSON(visible=False)
-    photographs = Photographs()
-    wire_picture(picture, fields["picture"], fields["prompt"], fields["pair"], pairs, photographs)
-    return Form({name: fields[name] for name in SETTINGS}, example, run, stop, note, photographs, said, lane_fault)
+        with gr.Column(elem_classes="sp-form"):
+            static_html(UNFOLD, elem_classes="sp-unfold-box")
+            with gr.Row(elem_classes="sp-ask", equal_height=True):
+                row(0)
+                self.run, self.stop = make_buttons("Run", 96, run="run", stop="stop")
+            with gr.Row(elem_classes="sp-ask"):
+                self.example = gr.Dropdown(
+                    [one.title for one in examples],
+                    value=examples[0].title if examples else None,
+                    label="Examples",
+                    type="index",
+                    scale=2,
+                    min_width=190,
+                    filterable=False,
+                    interactive=True,
+                    elem_id="example",
+                )
+                row(1, scale=1)
+            picture = PictureForm(first["picture"], first["pair"], pairs)
+            fields["picture"] = picture.field
+            with gr.Row(elem_classes="sp-facts"):
+                self.facts = gr.Markdown(facts, elem_id="facts")  # which models, and how long it takes
+                static_html(TEN_STEPS, min_width=150)
+            with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
+                for number in sorted({setting.row for setting in SETTINGS.values()} - {0, 1, OWN_PLACE}):
+                    with gr.Row(visible=number != HIDDEN):
+                        row(number)
+                cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
+                if cards:
+                    gr.Markdown(" ".join(cards), elem_id="pair-cards")
+            chosen = set_here(pairs, first["pair"])
+            self.set_here = gr.Markdown(chosen, visible=bool(chosen), elem_id="set-here")
+            # {"text": a sentence, shown below the lanes, "left": the lanes without what it refuses}
+            self.lane_fault = gr.JSON(visible=False)
+            if pairs and pairs[0].note:  # the default pair is not available here
+                gr.Markdown(pairs[0].note, elem_id="pair-note")
+        self.fields = {name: fields[name] for name in SETTINGS}
+        self.photographs = picture.photographs
+        picture.wire(fields["prompt"], fields["pair"])
+        _wire_rule(fields)
+        _wire_hint(fields)
+        _wire_chat(fields, pairs)
 
 
 def _special_fields(first: FormValues, examples: list[Example], pairs: list) -> dict[str, dict[str, Any]]:
@@ -136,9 +123,9 @@ def _field(setting: Setting, value: Any, more: dict[str, Any]) -> Component:
 # -- dependencies between the fields
 
 
-def _wire_rule(form: Form) -> None:
+def _wire_rule(fields: dict[str, Any]) -> None:
     """Keeps rule and temperature consistent, in the browser."""
-    rule, temperature = inputs = [form.fields["rule"], form.fields["temperature"]]
+    rule, temperature = inputs = [fields["rule"], fields["temperature"]]
     for event, output, js in (
         (rule.input, temperature, "(rule, t) => rule === 'greedy' ? 0 : (t > 0 ? t : 0.7)"),
         (temperature.input, rule, "(rule, t) => t > 0 ? (rule === 'greedy' ? 'coupling' : rule) : 'greedy'"),
@@ -146,23 +133,23 @@ def _wire_rule(form: Form) -> None:
         event(inputs=inputs, outputs=output, js=js, **IN_BROWSER)
 
 
-def _wire_hint(form: Form) -> None:
+def _wire_hint(fields: dict[str, Any]) -> None:
     """A hint below the prompt about a line break at its end, updated in the browser while typing."""
-    prompt, goes_on = inputs = [form.fields["prompt"], form.fields["ignore_eos"]]
+    prompt, goes_on = inputs = [fields["prompt"], fields["ignore_eos"]]
     for event, typed in ((prompt.input, "true"), (prompt.change, "false"), (goes_on.change, "false")):
         js = f"(text, goesOn) => {{ window.SpeculoscopePage.hint(text, goesOn, {typed}); }}"
         event(inputs=inputs, js=js, **IN_BROWSER)
 
 
-def _wire_chat(form: Form, pairs: list) -> None:
+def _wire_chat(fields: dict[str, Any], pairs: list) -> None:
     """The prompt's label says whether it is a question or the beginning of a text."""
 
     def name_prompt(chat: str, pair: str) -> Any:
         label, placeholder = words_of_prompt(chat, pair, pairs)
         return gr.Textbox(label=label, placeholder=placeholder)
 
-    inputs = [form.fields["chat"], form.fields["pair"]]
-    gr.on([field.change for field in inputs], name_prompt, inputs, form.fields["prompt"], **QUIET)
+    inputs = [fields["chat"], fields["pair"]]
+    gr.on([field.change for field in inputs], name_prompt, inputs, fields["prompt"], **QUIET)
 
 
 def words_of_prompt(chat: str, pair: str, pairs: list) -> tuple[str, str]:

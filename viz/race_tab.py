@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 import gradio as gr
 
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RecordedBackend
+from decoding.backends.stream import EventStream
 from decoding.errors import UserError
+from decoding.records.events import Event
 from decoding.records.request import SETTINGS, CompareRequest
 
 from .choices import Example, default_lanes, find_examples, lane_choices, lane_lines, pair_named, read_lanes, set_here
 from .estimate import measured_in, models_sentence, time_sentence
 from .forms import IN_BROWSER, QUIET, static_html, wire_job, wire_memory
-from .race_form import build_form
+from .race_form import Form
 from .server_functions import answers
 from .session import Visits, delta_of, race_stream
 from .settings import FormValues, form_of, form_of_run, read_form, request_of
 from .store import RunStore
 
-TASK = "race"
 FORMATS = ("dtype", "draft_dtype")
+LATEST = {"trigger_mode": "always_last", **QUIET}
 FACTS_FROM = ("lanes", "max_new_tokens", "repeats", "pair", "target", *FORMATS)
 TEMPLATE = """<div class="speculoscope">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
@@ -33,37 +34,32 @@ TEMPLATE = """<div class="speculoscope">
 </div>"""
 
 
-def build_race_tab(
-    page: gr.Blocks, backend: Backend, recorded: RecordedBackend, store: RunStore, visits: Visits
-) -> None:
-    """Adds the tab's components to ``page``, whose context is open, and wires them."""
-    tab = _RaceTab(backend, recorded, store, visits)
-    tab.wire_run(visits)
-    tab.wire_examples()
-    tab.wire_opened()
-    tab.wire_set_here(page)
-    tab.wire_facts(page)
-    tab.wire_lanes()
-    tab.wire_memory(page)
+class RaceTab:
+    """The tab: its components, added to ``page``, whose context is open, and their events."""
 
-
-class _RaceTab:
-    """The tab's components and what its events need."""
-
-    def __init__(self, backend: Backend, recorded: RecordedBackend, store: RunStore, visits: Visits) -> None:
+    def __init__(
+        self, page: gr.Blocks, backend: Backend, recorded: RecordedBackend, store: RunStore, visits: Visits
+    ) -> None:
         pairs = backend.pairs()
-        self.backend, self.recorded, self.store = backend, recorded, store
+        self.page, self.backend, self.recorded, self.store = page, backend, recorded, store
         self.examples = find_examples(recorded)
         self.pairs = [pair.name for pair in pairs if pair.loadable]
         first = self.examples[0]  # one with a recording, if there is any
         self.first = form_of(CompareRequest(first.prompt, default_lanes(pairs)))
         shown = self.made_by(first.recording) if first.recording else self.first  # what made the run on screen
-        self.form = build_form(shown, self.examples, pairs, self.facts(*(shown[name] for name in FACTS_FROM)))
+        self.form = Form(shown, self.examples, pairs, self.facts(*(shown[name] for name in FACTS_FROM)))
         # Player, export links and plots in one component; its value is the latest delta as JSON text.
         delta = self.example_delta(first) if first.recording else ""
         script, functions = "race(element, props, watch, server, trigger)", answers(store, visits)
         self.view = static_html(TEMPLATE, script, delta, elem_id="race", server_functions=functions)
         self.fields = list(self.form.fields.values())
+        self._wire_run(visits)
+        self._wire_examples()
+        self._wire_opened()
+        self._wire_set_here()
+        self._wire_facts()
+        self._wire_lanes()
+        self._wire_memory()
 
     def example_delta(self, example: Example) -> Any:
         """The recorded run of ``example`` with its points to notice; nothing if it was not recorded."""
@@ -75,16 +71,15 @@ class _RaceTab:
         """The form that repeats ``run``. Raises UserError."""
         return form_of_run(self.store.get(run), self.pairs)
 
-    def wire_run(self, visits: Visits) -> None:
-        def start_of(*values: Any) -> Any:
+    def _wire_run(self, visits: Visits) -> None:
+        def start(*values: Any) -> EventStream[Event]:
             request = self.form.photographs.filled_in(request_of(dict(zip(SETTINGS, values))))
-            return partial(race_stream, self.backend, self.store, request)
+            return race_stream(self.backend, self.store, request)
 
-        form = self.form
-        enter = form.fields["prompt"].submit
-        wire_job(TASK, start_of, visits, self.fields, self.view, (form.run, form.stop), enter)
+        buttons, enter = (self.form.run, self.form.stop), self.form.fields["prompt"].submit
+        wire_job("race", start, visits, self.fields, self.view, buttons, enter)
 
-    def wire_examples(self) -> None:
+    def _wire_examples(self) -> None:
         prompt, list_ = self.form.fields["prompt"], self.form.example
         unchanged: FormValues = dict.fromkeys(SETTINGS, gr.skip())
         nothing = [gr.skip()] * (len(self.fields) + 2)
@@ -97,13 +92,11 @@ class _RaceTab:
 
         def choose(index: int | None, shown: int, text: str) -> list:
             # Gradio also reports input when the list merely loses focus; text typed since must not be lost then.
-            is_one = isinstance(index, int) and 0 <= index < len(self.examples)
-            return open_example(index) if is_one and index != shown else nothing
+            return nothing if index in (None, shown) else open_example(index)
 
         def choose_again(index: int | None, shown: int, text: str) -> list:
             # It reports a selection only when an option is clicked, including the current one, which restores its text.
-            is_same = isinstance(index, int) and index == shown < len(self.examples)
-            return open_example(index) if is_same and text != self.examples[index].prompt else nothing
+            return open_example(shown) if index == shown and text != self.examples[shown].prompt else nothing
 
         shown = gr.State(0)  # the example chosen last: the form opens with the first one
         for event, act in ((list_.input, choose), (list_.select, choose_again)):
@@ -113,7 +106,7 @@ class _RaceTab:
         js = f"(text, title) => (({prompts})[title] === text ? title : null)"
         prompt.change(js=js, inputs=[prompt, list_], outputs=list_, **IN_BROWSER)
 
-    def wire_set_here(self, page: gr.Blocks) -> None:
+    def _wire_set_here(self) -> None:
         """Every visit, and every run as it starts, shows what the machine's costs have chosen by then for its pair."""
         fields = self.form.fields
         named, formats = [fields[name] for name in ("pair", "target")], [fields[name] for name in FORMATS]
@@ -128,23 +121,16 @@ class _RaceTab:
             ordered = [chosen, *(one for one in pairs if one is not chosen)] if chosen else pairs
             return gr.Dropdown(choices=lane_choices(ordered, self.examples))
 
-        chosen_again = [page.load, *(field.change for field in named)]
-        for events, act, inputs, output in (
-            (
-                [*chosen_again, *(field.change for field in formats), self.form.run.click],
-                sentence,
-                [*named, *formats],
-                self.form.set_here,
-            ),
-            (chosen_again, choices, named, fields["lanes"]),
-        ):
-            gr.on(events, act, inputs, output, trigger_mode="always_last", **QUIET)
+        chosen_again = [self.page.load, *(field.change for field in named)]
+        gr.on(chosen_again, choices, named, fields["lanes"], **LATEST)
+        events = [*chosen_again, *(field.change for field in formats), self.form.run.click]
+        gr.on(events, sentence, [*named, *formats], self.form.set_here, **LATEST)
 
-    def wire_facts(self, page: gr.Blocks) -> None:
+    def _wire_facts(self) -> None:
         """The models and the seconds of the run that the form asks for."""
         fields = [self.form.fields[name] for name in FACTS_FROM]
-        events = [page.load, *(field.change for field in fields)]
-        gr.on(events, self.facts, fields, self.form.facts, trigger_mode="always_last", **QUIET)
+        events = [self.page.load, *(field.change for field in fields)]
+        gr.on(events, self.facts, fields, self.form.facts, **LATEST)
 
     def facts(self, lanes: Any, max_new_tokens: Any, repeats: Any, pair: str, target: str, *formats: str) -> str:
         """The sentences for the values of FACTS_FROM; "" where nothing is known."""
@@ -154,7 +140,7 @@ class _RaceTab:
         seconds = time_sentence(chosen, lanes, max_new_tokens, repeats, formats)
         return f"{models_sentence(chosen, self.recorded, lanes)} {seconds}"
 
-    def wire_lanes(self) -> None:
+    def _wire_lanes(self) -> None:
         """What is typed becomes a lane of the list, or is refused at once."""
         lanes, fault = self.form.fields["lanes"], self.form.lane_fault
 
@@ -171,7 +157,7 @@ class _RaceTab:
         was_read = lanes.change(read, [lanes, fault], [lanes, fault], **QUIET)
         was_read.success(inputs=fault, js=say, **IN_BROWSER)
 
-    def wire_opened(self) -> None:
+    def _wire_opened(self) -> None:
         """Opening a run file sets the form to its settings."""
 
         def fill(event: gr.EventData) -> list:
@@ -182,7 +168,7 @@ class _RaceTab:
 
         self.view.select(fill, None, [*self.fields, self.form.example], **QUIET)
 
-    def wire_memory(self, page: gr.Blocks) -> None:
+    def _wire_memory(self) -> None:
         """The browser stores the settings; a link takes precedence. Both are checked as untrusted input.
 
         A link to a pair without a prompt opens that pair's first example.
@@ -215,4 +201,4 @@ class _RaceTab:
             return [*values.values(), delta, title]
 
         outputs = [*self.fields, self.view, self.form.example]
-        wire_memory(page, self.form.fields, self.view, restore, outputs)
+        wire_memory(self.page, self.form.fields, self.view, restore, outputs)

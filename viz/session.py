@@ -126,7 +126,7 @@ class Visits:
         self, start: Callable[[], EventStream[Event]], visitor: str, task: str, address: str = ""
     ) -> AsyncGenerator[tuple[str, bool], None]:
         """The deltas of the job that ``start()`` begins, as JSON text, each with whether there is a result to look at
-        by then; a failure if the visitor has too many jobs.
+        by then; a failure if ``start()`` raises UserError or the visitor has too many jobs.
 
         Closing the iterator cancels the job.
         """

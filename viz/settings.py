@@ -100,20 +100,11 @@ def _options(setting: Setting, value: Any) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    """``word`` quoted for bash and zsh; unprintable characters, such as line breaks, are written as $'...' to survive
-    copying.
-    """
+    """``word`` quoted for bash and zsh; one with unprintable characters, such as line breaks, survives copying."""
     if word.isprintable():
         return shlex.quote(word)
-    return "$'" + "".join(map(_escaped, word)) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if character.isprintable():
-        return character
-    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
+    unprintable = {one: f"\\U{ord(one):08x}" for one in word if not one.isprintable()}
+    return f"$'{word.translate(str.maketrans(unprintable | _ESCAPES))}'"
 
 
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\", "'": "\\'"}

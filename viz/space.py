@@ -29,7 +29,8 @@ PARTS = (
 HARDWARE = ("cpu", "zerogpu", "gpu")
 TORCH = "torch>=2.8,<2.12"  # ZeroGPU knows 2.8.0, 2.9.1, 2.10.0 and 2.11.0
 CPU_WHEELS = "--extra-index-url https://download.pytorch.org/whl/cpu"  # without them: gigabytes of CUDA libraries
-BINARY = ("safetensors", "xz", "png")
+ATTRIBUTES = "".join(f"*.{ending} filter=lfs diff=lfs merge=lfs -text\n" for ending in ("safetensors", "xz", "png"))
+"""Of Git: the Hub refuses binary files outside of its large file storage."""
 
 
 def requirements(hardware: str, text: str) -> str:
@@ -38,11 +39,6 @@ def requirements(hardware: str, text: str) -> str:
     head = [CPU_WHEELS] if hardware == "cpu" else []
     tail = ["spaces"] if hardware == "zerogpu" else []
     return "\n".join([*head, TORCH, *lines, *tail]) + "\n"
-
-
-def attributes() -> str:
-    """Git's attributes: the Hub refuses binary files outside of its large file storage."""
-    return "".join(f"*.{ending} filter=lfs diff=lfs merge=lfs -text\n" for ending in BINARY)
 
 
 def build(folder: Path, hardware: str) -> Path:
@@ -55,7 +51,7 @@ def build(folder: Path, hardware: str) -> Path:
         shutil.copy(ROOT / name, folder / name)
     text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     (folder / "requirements.txt").write_text(requirements(hardware, text), encoding="utf-8")
-    (folder / ".gitattributes").write_text(attributes(), encoding="utf-8")
+    (folder / ".gitattributes").write_text(ATTRIBUTES, encoding="utf-8")
     return folder
 
 

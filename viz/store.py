@@ -110,15 +110,13 @@ class RunStore:
     are still there when the page is started again.
     """
 
-    def __init__(
-        self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM, most_bytes: int = KEEP_BYTES
-    ) -> None:
-        self.recorded, self.of_lessons = recorded, RecordedBackend(OF_LESSONS)
+    def __init__(self, recorded: RecordedBackend) -> None:
+        self._recorded = recorded, RecordedBackend(OF_LESSONS)
         self.sandbox = Sandbox()
         self._folder = ProcessFolder("speculoscope-runs-")
-        self.made = Shelf(Path(self._folder.name), most_bytes, most=keep)  # or opened
+        self.made = Shelf(Path(self._folder.name), KEEP_BYTES, most=KEEP)  # or opened
         self.shared = Shelf(cache_folder() / "shared-runs", SHARED_BYTES, days=DAYS)
-        self._warm: Newest[Run] = Newest(warm)
+        self._warm: Newest[Run] = Newest(WARM)
 
     def add(self, run: Run) -> None:
         """Keeps ``run``, unless it is a recording, as a page that runs nothing live answers. Raises UserError."""
@@ -144,7 +142,7 @@ class RunStore:
 
     def recordings(self) -> list[RecordingInfo]:
         """The recordings of the showcase, then those that only lessons show."""
-        return [*self.recorded.recordings(), *self.of_lessons.recordings()]
+        return [info for backend in self._recorded for info in backend.recordings()]
 
     def payload(self, kind: str, identifier: Any) -> dict[str, Any]:
         """The data of a run for the race ("payload") or the Learn tab ("learn"), with what its recording's entry says.
@@ -170,11 +168,9 @@ class RunStore:
 
     def _text(self, identifier: str) -> str:
         path = self._file(identifier)
-        try:
-            if path is not None:
+        with suppress(FileNotFoundError):  # it has just been removed
+            if path:
                 return path.read_text(encoding="utf-8")
-        except OSError:
-            pass  # it has just been removed
         raise UserError(_gone(identifier))
 
     def get(self, identifier: str) -> Run:
@@ -215,18 +211,17 @@ class RunStore:
         return self.made.path(identifier) or self.shared.path(identifier)
 
     def _recording(self, identifier: str) -> Run:
-        is_of_lessons = any(info.id == identifier for info in self.of_lessons.recordings())
-        return (self.of_lessons if is_of_lessons else self.recorded).load(identifier)
+        showcase, of_lessons = self._recorded
+        is_of_lessons = any(info.id == identifier for info in of_lessons.recordings())
+        return (of_lessons if is_of_lessons else showcase).load(identifier)
 
 
-def check_text(text: object) -> str:
+def check_text(text: Any) -> str:
     """``text``, if it can be a run file. Raises UserError."""
     try:
-        size = len(text.encode()) if isinstance(text, str) else None
-    except UnicodeEncodeError:  # half of a character
-        size = None
-    if size is None:
-        raise UserError("This is not a text file: open a run file (JSON).")
+        size = len(text.encode())
+    except (AttributeError, UnicodeEncodeError):  # not a text, or half of a character in it
+        raise UserError("This is not a text file: open a run file (JSON).") from None
     if size > MAX_UPLOAD_BYTES:
         raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the limit of this page.")
     return text

@@ -21,6 +21,7 @@ from ..records.pairs import PairDescription
 from ..records.request import DEFAULT_LANES, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_to_json, save_run
 from ..records.suites import Prompt
+from ..records.text import first_line
 from ..records.trace import Run
 from ..records.weights import fingerprint
 from .base import Backend
@@ -54,9 +55,10 @@ _INDEX = TypeAdapter(list[RecordingInfo])
 
 def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingInfo:
     """The list entry of ``run``; without a title its prompt's first line serves as one."""
-    first_line = next((line.strip() for line in run.settings.prompt.splitlines() if line.strip()), run.id)
     lanes = [trace.lane for trace in run.lanes]
-    return RecordingInfo(run.id, title or first_line[:80], shows, run.settings.prompt, run.pair.name, lanes)
+    return RecordingInfo(
+        run.id, title or first_line(run.settings.prompt) or run.id, shows, run.settings.prompt, run.pair.name, lanes
+    )
 
 
 class RecordedBackend(Backend):

@@ -36,6 +36,11 @@ def whole_text(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool
     return "".join(pieces(ids, vocab, special))
 
 
+def first_line(text: str) -> str:
+    """The first line that is not empty, as a title; "" if there is none."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:80]
+
+
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 

@@ -130,6 +130,8 @@ def test_a_refusal_is_a_sentence_each_time_and_the_run_on_screen_stays(page):
         expect(page.locator(".sp-status.sp-fault")).to_be_in_viewport()
         expect(page.locator("#run")).to_be_visible()
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
+    fill(page.locator("#max-new-tokens input"), 30)
+    expect(page.locator(".sp-status.sp-fault")).to_be_hidden()
 
 
 def test_a_typed_lane_is_found_in_the_list_or_refused_at_once_in_its_words(page):

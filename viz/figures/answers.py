@@ -7,9 +7,8 @@ import plotly.graph_objects as go
 from decoding.evaluation.results import STATIC_OPT, EvaluationResult
 from decoding.records.text import counted
 
-from ..player.names import lane_name
+from ..player.names import lane_name, lane_style
 from .drawing import DOTTED, INK, Drawing
-from .evaluation import family
 
 CAUSES = {
     "free_decisions_s": "if deciding cost nothing",
@@ -28,7 +27,7 @@ def draw_static_sls(result: EvaluationResult) -> Drawing:
         go.Bar(
             x=list(found),
             y=list(found.values()),
-            marker={"color": family("static:5")[0], "opacity": [0.95 if sl == chosen else 0.4 for sl in found]},
+            marker={"color": lane_style("static:5").ink, "opacity": [0.95 if sl == chosen else 0.4 for sl in found]},
             hovertemplate="SL %{x}: %{y:.2f} times<extra></extra>",
         )
     )
@@ -66,13 +65,12 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     reached = {words: speedup.value * as_it_is.value / one.value for words, one in without.items()}
     bars = {"as it is": speedup.value, **reached}
     names = list(bars)[::-1]
-    colour = family(result.lanes[best])[0]
     figure = go.Figure(
         go.Bar(
             y=[_two_lines(name) for name in names],
             x=[bars[name] for name in names],
             orientation="h",
-            marker={"color": colour, "opacity": [0.6 if name == "as it is" else 0.35 for name in names]},
+            marker={"color": lane_style(result.lanes[best]).ink, "opacity": [*[0.35] * len(reached), 0.6]},
             text=[f"{bars[name]:.2f}" for name in names],
             textfont={"color": INK},
             hovertemplate="%{y}: %{x:.2f} times<extra></extra>",

@@ -123,9 +123,9 @@ def _of_plain(result: EvaluationResult) -> str:
 def too_long_sentence(result: EvaluationResult) -> str:
     """The best SL, and the difference between the model with independent guesses and the simulation."""
     curves = {draft.name: result.by_sl(draft.name) for draft in result.drafts}
-    peaks = {name: max(curve, key=lambda sl, curve=curve: curve[sl].value) for name, curve in curves.items()}
-    best = max(peaks, key=lambda name: curves[name][peaks[name]].value)
-    peak, last = peaks[best], max(curves[best])
+    points = [(name, sl) for name, curve in curves.items() for sl in curve]
+    best, peak = max(points, key=lambda point: curves[point[0]][point[1]].value)
+    last = max(curves[best])
     predicted = result.by_sl(best, "predicted_speedup")
     foreseen = max(predicted, key=lambda sl: predicted[sl].value)
     if peak == last:

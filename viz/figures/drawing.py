@@ -51,25 +51,16 @@ class Drawing:
     def to_dict(self) -> dict[str, Any]:
         figure = self.figure.to_plotly_json()  # no figure has a layout of its own for what LAYOUT has
         figure["layout"] |= {"height": self.height, **LAYOUT}
-        return {
-            "name": self.name,
-            "title": self.title,
-            "sentence": self.sentence,
-            "follow": self.follow,
-            "choice": self.choice,
-            "figure": figure,
-        }
-
-    def on_paper(self) -> go.Figure:
-        """The figure in the light theme's colours, for pages without themes."""
-        return on_paper(json.dumps(self.to_dict()["figure"]))
+        about = {name: getattr(self, name) for name in ("name", "title", "sentence", "follow", "choice")}
+        return {**about, "figure": figure}
 
 
-def on_paper(figure: str) -> go.Figure:
-    """The figure of this JSON in the light theme's colours."""
+def on_paper(drawing: dict[str, Any]) -> go.Figure:
+    """The figure of what :meth:`Drawing.to_dict` gave, in the light theme's colours, for pages without themes."""
+    text = json.dumps(drawing["figure"])
     for name, colour in light_colours().items():
-        figure = figure.replace(f'"var({name})"', f'"{colour}"')
-    return plotly.io.from_json(figure)
+        text = text.replace(f'"var({name})"', f'"{colour}"')
+    return plotly.io.from_json(text)
 
 
 def plain(text: str) -> str:

@@ -35,12 +35,6 @@ def draw_evaluation(result: EvaluationResult) -> list[Drawing]:
     ]
 
 
-def family(lane: str) -> tuple[str, str]:
-    """Colour and symbol of the lane, as on every other tab; a policy's name is enough."""
-    look = lane_style("static:5" if lane == "static" else lane)
-    return look.ink, look.symbol
-
-
 def _known(result: EvaluationResult, metric: str, labels: Iterable[str], suite: str = ALL) -> list[Figure]:
     """The figures of that name that the policies have."""
     return [one for label in labels if (one := result.find(metric, label, suite))]
@@ -56,7 +50,7 @@ def _values(figures: Iterable[Figure]) -> list[float]:
 
 def _bars(result: EvaluationResult, figures: Sequence[Figure], **more: Any) -> go.Figure:
     """A bar for each policy, in its colour, with its name beside it."""
-    marker = {"color": [family(result.lanes[one.policy])[0] for one in figures], "opacity": 0.55}
+    marker = {"color": [lane_style(result.lanes[one.policy]).ink for one in figures], "opacity": 0.55}
     bars = go.Bar(y=_names(figures), x=_values(figures), orientation="h", marker=marker, **more)
     return go.Figure(bars).update_yaxes(automargin=True)
 
@@ -245,28 +239,28 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
     """SpecDec++'s plane: drafts thrown away per token against target passes per token, over thresholds."""
     figure = go.Figure()
     for policy, lanes in sweeps(result).items():
-        colour, symbol = family(policy)
+        look = lane_style("static:5" if policy == "static" else policy)
         figure.add_scatter(
             x=[result.value("sweep_discard_rate", lane) for lane in lanes],
             y=[result.value("sweep_verification_rate", lane) for lane in lanes],
             mode="lines+markers",
             name=plain(policy_title(policy)),
-            line={"color": colour, "width": 1.4},
-            marker={"symbol": symbol, "size": 7, "color": colour},
+            line={"color": look.ink, "width": 1.4},
+            marker={"symbol": look.symbol, "size": 7, "color": look.ink},
             customdata=[[plain(lane_name(lane)), f"{result.value('sweep_speedup', lane):.2f}"] for lane in lanes],
             hovertemplate="%{customdata[0]}<br>thrown away %{x:.2f}, target passes %{y:.2f} per token<br>"
             "%{customdata[1]} times<extra></extra>",
         )
     for label, lane in result.lanes.items():
         if _has_no_sweep(result, label):
-            name, (colour, symbol) = plain(lane_name(label)), family(lane)
+            name, look = plain(lane_name(label)), lane_style(lane)
             figure.add_scatter(
                 x=[result.value("discard_rate", label)],
                 y=[result.value("verification_rate", label)],
                 mode="markers",
                 cliponaxis=False,  # the oracle throws nothing away
                 name=name,
-                marker={"symbol": symbol, "size": 12, "color": colour},
+                marker={"symbol": look.symbol, "size": 12, "color": look.ink},
                 hovertemplate=f"{name}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",
             )
     figure.update_xaxes(title_text="discard rate: drafts thrown away per token", rangemode="tozero")
@@ -319,7 +313,7 @@ def draw_histogram(result: EvaluationResult) -> Drawing:
         go.Bar(
             x=[f"{low}" if low == high else f"{low}+" if high > 4000 else f"{low}–{high}" for low, high in BINS],
             y=[100 * share for share in shares],
-            marker={"color": family("oracle")[0], "opacity": 0.7},
+            marker={"color": lane_style("oracle").ink, "opacity": 0.7},
             hovertemplate="%{x} in a row: %{y:.1f}% of the iterations<extra></extra>",
         )
     )

@@ -45,12 +45,15 @@ def draw_run(run: Run) -> list[Drawing]:
 
 def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
     """SL per iteration over output position: guessed as outline, accepted as fill, oracle's SL as a tick."""
-    figure = make_subplots(rows=len(drafting), cols=1, shared_xaxes=True, vertical_spacing=0.22 / len(drafting))
+    names = [f"<b>{_label(trace)}</b>" for _, trace in drafting]
+    spacing = 0.22 / len(drafting)
+    figure = make_subplots(rows=len(drafting), shared_xaxes=True, vertical_spacing=spacing, subplot_titles=names)
+    figure.update_annotations(x=0, xanchor="left")
     for row, (index, trace) in enumerate(drafting, start=1):
+        figure.layout.annotations[row - 1].font = {"color": lane_style(trace.lane).ink, "size": 12}
         for part in _lookahead_parts(index, trace):
             figure.add_trace(part, row=row, col=1)
         figure.update_yaxes(range=[0, _top(trace) * 1.08], title_text="tokens", row=row, col=1)
-        _name_row(figure, row, trace)
     first = {part.name: part for part in reversed(figure.data)}  # of each name: what the legend shows
     for part in figure.data:
         part.showlegend = part.name is not None and first[part.name] is part
@@ -127,8 +130,7 @@ def _width(it: Iteration) -> float:
 
 def _top(trace: Trace) -> float:
     """Height of a row: the longest guess plus some room for the ticks."""
-    most = max(it.n_drafted for it in trace.iterations)
-    held = max((it.holds or 0 for it in trace.iterations), default=0)
+    most, held = (max(of) for of in zip(*((it.n_drafted, it.holds or 0) for it in trace.iterations)))
     return max(4, min(max(most, held), most * 1.6 + 2))
 
 
@@ -142,21 +144,6 @@ def _facts(index: int, trace: Trace, k: int) -> list[Any]:
     it = trace.iterations[k]
     holds = "not known" if it.holds is None else it.holds
     return [index, it.start, k + 1, it.n_drafted, it.n_accepted, holds]
-
-
-def _name_row(figure: go.Figure, row: int, trace: Trace) -> None:
-    axis = "" if row == 1 else str(row)
-    figure.add_annotation(
-        text=f"<b>{_label(trace)}</b>",
-        font={"color": lane_style(trace.lane).ink},
-        showarrow=False,
-        x=0,
-        xref="paper",
-        xanchor="left",
-        y=1,
-        yref=f"y{axis} domain",
-        yanchor="bottom",
-    )
 
 
 def lookahead_sentence(traces: list[Trace]) -> str:
@@ -198,7 +185,6 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
         )
     figure.update_xaxes(title_text="iteration", rangemode="tozero")
     figure.update_yaxes(title_text="SL (tokens guessed)", rangemode="tozero")
-    figure.update_layout(bargap=0)
     title = "How far each policy looked ahead, over iterations (as figure 2 of the DISCO paper)"
     sentence = iterations_sentence([trace for _, trace in drafting])
     return Drawing("iterations", title, sentence, figure, 320, choice="over iterations")
@@ -237,7 +223,6 @@ def draw_static_speedups(run: Run) -> Drawing:
     widest = max([20.0, *(counts(trace).mean_sl or 0 for trace in run.lanes if trace.draft)])
     figure.update_xaxes(title_text="SL, or mean SL (tokens)", range=[0, widest + 1])
     figure.update_yaxes(title_text="speedup (times plain)", rangemode="tozero")
-    figure.update_layout(bargap=0)
     return Drawing("speedup", "What every static SL would have given", speedup_sentence(run, curves), figure, 340)
 
 

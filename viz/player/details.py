@@ -93,9 +93,8 @@ def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
 
 def _rejected_here(run: Run, it: Iteration) -> str:
     """The rejected guesses for the place of the target's own token."""
-    refused = [guess for guess in it.drafted if guess.fate == "rejected"]
-    if it.parents is not None:
-        refused = [guess for guess, parent in zip(it.drafted, it.parents) if parent == it.n_accepted - 1]
+    parents = parents_in(it.parents, it.n_drafted)
+    refused = [guess for guess, parent in zip(it.drafted, parents) if parent == it.n_accepted - 1]
     return f"the rejected {_quoted(run, refused[0].id)}" if len(refused) == 1 else f"{len(refused)} rejected guesses"
 
 

@@ -27,8 +27,8 @@ from decoding.pictures.scenes import draw, scene_of
 from decoding.records.generate import why_no_chain
 from decoding.records.pairs import is_asked
 from decoding.records.run_file import to_plain
-from decoding.records.text import pieces
-from decoding.records.trace import Costs, Iteration, Run, Trace
+from decoding.records.text import first_line, pieces
+from decoding.records.trace import Costs, Run, Trace
 
 from . import sentences
 from .names import lane_heading, lane_name
@@ -81,7 +81,7 @@ def run_payload(
     seen = count_seen(run.lanes[lead]) if run.lanes else None
     return {
         "id": run.id,
-        "title": title or _first_line(run),
+        "title": title or first_line(run.settings.prompt) or run.id,
         "badge": {"kind": origin, "text": sentences.badge_text(run), "place": sentences.badge_place(run)},
         "look": sentences.look(run),
         "sentence": sentences.opening(run, point, doubtful),
@@ -116,11 +116,6 @@ def run_payload(
         "titles": {name: spec.title for name, spec in all_specs().items()},
         "vocab": {str(token): [known.text, known.bytes, known.special] for token, known in run.vocab.items()},
     }
-
-
-def _first_line(run: Run) -> str:
-    line = next((one.strip() for one in run.settings.prompt.splitlines() if one.strip()), run.id)
-    return line[:80]
 
 
 def settings_table(run: Run) -> list[list[str]]:
@@ -191,13 +186,12 @@ def _picture(run: Run) -> dict[str, Any] | None:
         f"The target read this picture ({size}, {picture.seconds * 1e3:.0f} ms). A draft that reads text alone did "
         "not; one that reads the target's states learns a little of it from them."
     )
-    if picture.preview:
-        src, alt = PNG + picture.preview, "The photograph that the target read"
-        return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
-    try:
-        src, alt = _scene(run.settings.picture)
-    except UserError:  # a file from elsewhere may name things that are unknown here
-        src, alt = "", "A scene that cannot be drawn here"
+    src, alt = PNG + picture.preview, "The photograph that the target read"
+    if not picture.preview:
+        try:
+            src, alt = _scene(run.settings.picture)
+        except UserError:  # a file from elsewhere may name things that are unknown here
+            src, alt = "", "A scene that cannot be drawn here"
     return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
 
 
@@ -225,7 +219,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "ends": trace.finish == "eos",
         "note": "" if doubtful else sentences.best_static_note(run, trace),
         "speedup": asdict(spread) if spread else None,  # None without an autoregressive lane
-        "figures": [_speedup_figure(run, trace, f) if f.key == "speedup" else _figure(f) for f in figures],
+        "figures": [_figure(run, trace, figure) for figure in figures],
         "threshold": _threshold(trace),
         "output": trace.output,
         "starts": [iteration.start for iteration in trace.iterations],
@@ -235,23 +229,15 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "reads": [iteration.reads for iteration in trace.iterations] if branches else None,
         "times": _ticks(run, trace),
     }
-    return {**lane, "details": [_recorded(iteration) for iteration in trace.iterations]} if details else lane
+    if details:
+        lane["details"] = [{"stop": it.stop, "tokens": list(map(asdict, it.all_tokens))} for it in trace.iterations]
+    return lane
 
 
-def _recorded(iteration: Iteration) -> dict[str, Any]:
-    """What is recorded of an iteration and its tokens besides their fates."""
-    tokens = [asdict(token) for token in iteration.all_tokens]
-    return {"stop": iteration.stop, "tokens": tokens}
-
-
-def _figure(figure: LaneFigure) -> dict[str, str]:
-    return {name: getattr(figure, name) for name in ("key", "label", "text", "formula")}
-
-
-def _speedup_figure(run: Run, trace: Trace, figure: LaneFigure) -> dict[str, str]:
-    """The median over the repeats, labelled as such: the bars of the strip are those of a single repeat."""
-    shown = _figure(figure)
-    if len(trace.repeats) > 1:
+def _figure(run: Run, trace: Trace, figure: LaneFigure) -> dict[str, str]:
+    """A speedup is labelled as the median over the repeats: the bars of the strip are those of a single repeat."""
+    shown = {name: getattr(figure, name) for name in ("key", "label", "text", "formula")}
+    if figure.key == "speedup" and len(trace.repeats) > 1:
         shown["text"] = f"median {shown['text']}"
         replayed = metrics.replayed_speedup(run, trace)
         shown["formula"] += f"; the bars show one of {len(trace.repeats)} repeats: {sentences.times(replayed or 0.0)}"
@@ -334,7 +320,7 @@ def _time_table(run: Run) -> dict[str, Any]:
         prefill = parts.pop("prefill")
         decode = sum(parts.values())
         shares = [f"{_ms(x)} ({x / decode:.0%})" if decode else _ms(x) for x in parts.values()]
-        others = [_figure(f) for f in lane_figures(run, trace) if f.key not in COLUMN_FIGURES]
+        others = [_figure(run, trace, f) for f in lane_figures(run, trace) if f.key not in COLUMN_FIGURES]
         rows.append([lane_name(trace.lane), _ms(prefill), _ms(decode), _ms(prefill + decode), *shares, others])
     return {
         "title": "Time in detail, including prefill",

@@ -64,11 +64,13 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
         return f"Here: {counted(n, 'token')}; no plain lane ran, so there is no speedup."
     if trace is run.baseline or not ratio:
         return f"Here: {counted(n, 'token')} by the target alone; add a lane to compare it with."
-    same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
+    same = "the same " if trace.verdict.same else ""
     ending = _ended_early(run, trace)
     if doubtful:
         return f"Here: {same}{counted(n, 'token')}, but timings vary too much to trust a speedup.{ending}"
-    others = (_best_other(run, trace) if point else _slow_down(run, trace)) + _of_fewer(run)
+    others = _best_other(run, trace) if point else _slow_down(run, trace)
+    if timings(run) < run.settings.repeats:
+        others += f" ({how_timed(run)})"
     whole = _with_prefill(run, trace, ratio)
     return f"Here: {same}{counted(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{whole}{ending}"
 
@@ -79,10 +81,6 @@ def _with_prefill(run: Run, trace: Trace, ratio: float) -> str:
     if whole is None or not whole.median < 1 < ratio:
         return ""
     return f" With the reading of the prompt, which the draft reads, too, {times(whole.median)}."
-
-
-def _of_fewer(run: Run) -> str:
-    return f" ({how_timed(run)})" if timings(run) < run.settings.repeats else ""
 
 
 def _best_other(run: Run, point: Trace) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,7 +64,7 @@ def _section(section: dict[str, Any]) -> str:
 
 
 def _drawing(drawing: dict[str, Any]) -> str:
-    body = plotly.io.to_html(on_paper(json.dumps(drawing["figure"])), div_id=drawing["name"], **_FIGURE)
+    body = plotly.io.to_html(on_paper(drawing), div_id=drawing["name"], **_FIGURE)
     sentence = _element("p", drawing["sentence"]) if drawing["sentence"] else ""
     return _element("h3", drawing["title"]) + sentence + body
 

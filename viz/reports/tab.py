@@ -14,6 +14,7 @@ import gradio as gr
 from gradio.components import Component
 
 from decoding.backends.base import Backend
+from decoding.backends.stream import EventStream
 from decoding.errors import UserError
 from decoding.evaluation.report import to_csv
 from decoding.evaluation.results import SHIPPED, load_result, result_from_dict
@@ -72,11 +73,11 @@ def build_report_tab(page: gr.Blocks, kind: type[Report], backend: Backend, visi
 
     wire_memory(page, form, view, restore, list(form.values()))
 
-    def start_of(*values: Any) -> Callable:
+    def start(*values: Any) -> EventStream[Event]:
         run_job = functools.partial(backend.run_job, kind.job, job_options(kind, *values))
-        return functools.partial(stream_of, run_job, functools.partial(_finish, kind, kept))
+        return stream_of(run_job, functools.partial(_finish, kind, kept))
 
-    wire_job(kind.job, start_of, visits, list(form.values()), view, buttons)
+    wire_job(kind.job, start, visits, list(form.values()), view, buttons)
 
 
 def _answers(

@@ -28,10 +28,12 @@ export function keptForm(view) {
   return before.get(view);
 }
 
-/** The form of that view, now with these values: this browser's tab keeps them apart from its other tabs. */
+/** The form of that view, now with these values: this browser's tab keeps them apart from its other tabs. What it was
+ * refused for may be right by now; what is said of a link stays, which fills the form in before anything is pressed. */
 export function keepForm(view, values) {
   keptForm(view); // a field may change before the form is filled in
   for (const kept of [memoryOfTab, memory]) kept.write(`form-${view}`, values);
+  if (navigator.userActivation?.hasBeenActive) document.querySelector(`#${view} .sp-fault`)?.setAttribute("hidden", "");
 }
 
 /** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
