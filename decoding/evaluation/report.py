@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -324,16 +326,14 @@ def advice_markdown(advice: Recommendation) -> str:
 
 def to_csv(results: Iterable[EvaluationResult]) -> str:
     """The long table: all figures of ``results``, and the papers' for their data sets (as pairs of their names)."""
-    import pandas as pd
-
-    parts = []
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["pair", *Figure._fields[:3], "split", *Figure._fields[3:]])
     for result in results:
-        theirs = pd.DataFrame(
-            [{"pair": source, **figure._asdict()} for source, figure in published_figures(result)],
-            columns=result.frame.columns,
-        ).astype({"n": "Int64"})
-        parts += [result.frame, theirs] if len(theirs) else [result.frame]
-    return pd.concat(parts, ignore_index=True).to_csv(index=False, lineterminator="\n")
+        own = ((result.setting.pair, result.setting.split, one) for one in result.figures)
+        theirs = ((source, "", one) for source, one in published_figures(result))
+        table.writerows([pair, *one[:3], split, *one[3:]] for pair, split, one in (*own, *theirs))
+    return text.getvalue()
 
 
 def write_report(result: EvaluationResult, folder: Path) -> list[Path]:
