@@ -136,13 +136,13 @@ def _suite_table(result: EvaluationResult, prefix: str) -> Table:
 
 def _metric_table(result: EvaluationResult, title: str) -> Table:
     """The columns of METRICS that belong to the table ``title``."""
-    note, sentence = _NOTES[title]
+    sentence = _SENTENCES[title](result) if title in _SENTENCES else ""
     metrics = [metric for metric in METRICS if metric.table == title]
     names = _named(result, [metric.name for metric in metrics])
     columns = [
         Column(one.title, partial(result.find, one.name), partial(_shown, result, one), one.note) for one in metrics
     ]
-    return make_table(title, note + sentence(result), "policy", names, columns)
+    return make_table(title, _NOTES[title] + sentence, "policy", names, columns)
 
 
 def _shown(result: EvaluationResult, metric: Metric, figure: Figure) -> str:
@@ -178,28 +178,23 @@ def _judge_sentence(result: EvaluationResult) -> str:
     )
 
 
-_NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table -> its note, and a sentence on the result
+_SENTENCES = {PREDICTION: _f1_sentence, LOSSES: _judge_sentence}  # what the note of a table says of the result
+_NOTES = {
     PREDICTION: (
         "Does the policy predict which guesses hold? A drafted token is predicted to hold. Where the policy stops, it "
         "predicts a failure: of the last drafted token if it scores that one (Confidence, Entropy, AdaEDL, DISCO, "
         "SpecDec++), else of the guess after it. With a high match rate F1 is high for any policy, so compare it with "
-        "always-accept's.",
-        _f1_sentence,
+        "always-accept's."
     ),
-    PASSES: (
-        "Over all test prompts. Discard rate: guesses thrown away / tokens; verification: target passes / tokens.",
-        lambda result: "",
-    ),
+    PASSES: "Over all test prompts. Discard rate: guesses thrown away / tokens; verification: target passes / tokens.",
     LOSSES: (
         "Simulated milliseconds per token; thrown away: the part of them spent on guesses that did not hold. Stopped "
-        "too soon: iterations per 100 tokens that ended although the next guess would have held.",
-        _judge_sentence,
+        "too soon: iterations per 100 tokens that ended although the next guess would have held."
     ),
     CORRECTIONS: (
         "Simulated milliseconds per token, and in brackets the change, if one loss were removed: decisions and "
         "features free; checking many tokens as cheap as checking one; no guess after one that fails (no false "
-        "positives); no stop while all guesses hold (no false negatives); neither kind of error.",
-        lambda result: "",
+        "positives); no stop while all guesses hold (no false negatives); neither kind of error."
     ),
 }
 
@@ -208,15 +203,15 @@ def _oracle_table(result: EvaluationResult) -> Table:
     def of(metric: str) -> Callable[[str], Figure | None]:
         return lambda suite: result.find(metric, suite=suite)
 
-    def iterations(suite: str) -> Cell | None:
-        figure = result.find("oracle_sl", suite=suite)
-        return Cell(f"{figure.n:,}", figure.n) if figure and figure.n is not None else None
+    def iterations(suite: str) -> Figure:
+        figure = result.need("oracle_sl", suite=suite)
+        return figure._replace(value=figure.n or 0)
 
     columns = [
         Column("match rate", of("match_rate"), ".1%"),
         Column("oracle SL, mean", of("oracle_sl"), ".1f"),
         Column("standard deviation", of("oracle_sl_sd"), ".1f"),
-        Column("iterations", iterations),
+        Column("iterations", iterations, ",.0f"),
     ]
     suites = [(suite, suite) for suite in result.suites if result.find("oracle_sl", suite=suite)]
     note = "How many guesses in a row hold before one fails."
