@@ -22,7 +22,6 @@ from decoding.evaluation.prediction import always_accept, auc_of, best_f1, predi
 from decoding.evaluation.report import markdown, tables_of, to_csv
 from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, EvaluationResult
 from decoding.evaluation.samples import replay_lane
-from decoding.evaluation.table import Cell, to_markdown
 from decoding.lookahead.lanes import parse_lane
 from tests.evaluations import (
     changed,
@@ -311,8 +310,9 @@ def test_models_of_ones_own_are_advised_by_a_folder_to_fill_in():
 
 
 def test_hostile_cells_stay_in_their_cells():
-    table = replace(tables_of(make_evaluation())[0], columns=["a"], rows=[[Cell("x | y\n# z")]])
-    assert "| x \\| y # z |" in to_markdown("t", [], [table])
+    result, label = make_evaluation(), "x | y\n# z"
+    figures = [one._replace(policy=label) if one.policy == "heuristic" else one for one in result.figures]
+    assert "| x \\| y # z |" in markdown(replace(result, figures=figures, lanes=result.lanes | {label: label}))
 
 
 # -- options -------------------------------------------------------------------------------------------

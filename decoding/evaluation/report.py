@@ -11,7 +11,7 @@ from pathlib import Path
 from ..analysis.whatif import guesses_at_once
 from ..files import safe_name
 from ..lookahead.spec import all_specs
-from ..records.text import counted
+from ..records.text import counted, markdown_table
 from .advice import Recommendation, recommend
 from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric
 from .options import EvaluationOptions
@@ -39,7 +39,6 @@ from .table import (
     percent_interval,
     signed,
     times,
-    to_markdown,
 )
 from .trees import trees_table
 
@@ -305,9 +304,14 @@ def title_of(result: EvaluationResult) -> str:
 
 
 def markdown(result: EvaluationResult) -> str:
-    """The whole report."""
-    more = advice_markdown(recommend(result, anywhere=True)) if result.drafts else ""
-    return to_markdown(title_of(result), setting_lines(result.setting), tables_of(result), more)
+    """The whole report as one Markdown document."""
+    parts = [f"# {title_of(result)}", "\n".join(f"- {line}" for line in setting_lines(result.setting))]
+    for table in tables_of(result):
+        body = markdown_table(table.columns, ([one.text for one in row] for row in table.rows))
+        parts.append(f"## {table.title}\n\n{table.note}\n\n{body}")
+    if result.drafts:
+        parts.append(advice_markdown(recommend(result, anywhere=True)))
+    return "\n\n".join(parts) + "\n"
 
 
 def advice_markdown(advice: Recommendation) -> str:
