@@ -8,11 +8,12 @@ from decoding.analysis.metrics import speedup
 from decoding.cli.whatif import _as_run
 from decoding.engines import pair
 from decoding.evaluation import stages
-from decoding.evaluation.results import load_result
+from decoding.evaluation.results import load_result, save_result
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.run_file import save_run
 from decoding.records.suites import Prompt
 from tests.commands import command
+from tests.evaluations import make_evaluation
 from tests.runs import make_run
 from tests.toy import ToyPair
 
@@ -87,3 +88,13 @@ def test_evaluate_writes_its_reports_and_goes_on(tmp_path, monkeypatch):
     assert load_result(tmp_path / "result.json") == again
     status, out, _ = command(*asked, "--json")
     assert status == 0 and json.loads(out)["schema"].startswith("speculoscope.evaluation/")
+
+
+@pytest.mark.parametrize("words", [("--result", "result.json"), ("--limit", "2")])
+def test_reports_go_into_a_folder_and_a_file_in_its_place_is_refused_before_anything_runs(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    save_result(make_evaluation(), tmp_path / "result.json")
+    (tmp_path / "notes").write_text("mine")
+    status, out, err = command("evaluate", *words, "--out", "notes")
+    assert status == 2 and err.endswith("Cannot write into notes: it is a file. Name a folder; a new one is made.")
+    assert not out and (tmp_path / "notes").read_text() == "mine"

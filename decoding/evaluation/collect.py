@@ -48,7 +48,7 @@ from .slices import Slices
 _CHAIN = TypeAdapter(Chain)
 _COSTS = TypeAdapter(Costs)
 _TREES = TypeAdapter(list[Growth])
-_TEXT = {"prompt", "output", "finish"}  # what the record of a text has
+_TEXT = {"prompt", "of", "output", "finish"}  # what the record of a text has
 TREES = "trees-"  # begins the names of files with trees, before the draft's
 COST_PROMPTS = 5  # prompts for measuring the cost curves
 DECISION_PROMPTS = 3  # prompts for measuring decisions
@@ -90,8 +90,8 @@ class Collector:
         self.files: dict[str, Lines] = {}
         texts = self._file("texts", "refuse").records
         self._by_prompt = {record["prompt"]: record for record in texts if record.keys() >= _TEXT}
-        for prompt in prompts:  # texts of earlier versions do not say of what they are
-            if self._by_prompt.get(prompt.id, {}).get("of") not in (None, _digest(prompt)):
+        for prompt in prompts:
+            if prompt.id in self._by_prompt and self._by_prompt[prompt.id]["of"] != _digest(prompt):
                 raise UserError(f"The suite's prompts have changed since {folder} was begun: choose another folder.")
         self.costs: Costs
 

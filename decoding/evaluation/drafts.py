@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from ..records.suites import Prompt
 from ..records.trace import Costs
 from .choices import best_of, draft_candidates, static_lanes
 from .collect import Collector
-from .figures import ClockTable, clock_table, match_rates
+from .figures import clock_table, match_rates
 from .results import ALL, PLAIN, Draft, Figure
 from .samples import Replayed, groups, replay_lane
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CLOCKED_SLS = (1, 2, 3, 5, 8, 12, 20)
 
@@ -77,21 +80,21 @@ def best_figures(best: Replayed) -> Iterator[Figure]:
     """``speedup`` of the draft's best policy, by suite and over all, and its ``p95_token_s``: the 95th percentile over
     prompts of the time per token.
     """
-    for suite, indices in groups(best.suites).items():
+    for suite, indices in groups(best.samples).items():
         yield best.pick(indices).speedup_figure(suite)
     p95 = float(np.percentile(best.cost / best.tokens, 95) * best.costs.target_s)
     yield Figure(best.draft, best.policy, ALL, "p95_token_s", p95, n=len(best.samples))
 
 
-def clocked_figures(sweep: Sequence[Replayed], clock: ClockTable) -> Iterator[Figure]:
+def clocked_figures(sweep: Sequence[Replayed], clock: pd.DataFrame) -> Iterator[Figure]:
     """``clock_speedup`` of the SLs that were timed, and ``clock_simulated``, the simulated one on the same prompts."""
-    n = len(clock.timed)
+    n = len(clock)
     for replayed in sweep:
-        if replayed.lane in clock.seconds:
+        if replayed.lane in clock:
             draft, policy = replayed.draft, replayed.policy
-            speedup = Bootstrap(n).ratio(clock.seconds[PLAIN], clock.seconds[replayed.lane])
+            speedup = Bootstrap(n).ratio(clock[PLAIN], clock[replayed.lane])
             yield Figure(draft, policy, ALL, "clock_speedup", *speedup, n)
-            yield Figure(draft, policy, ALL, "clock_simulated", replayed.pick(clock.timed).speedup, n=n)
+            yield Figure(draft, policy, ALL, "clock_simulated", replayed.pick(clock.index).speedup, n=n)
 
 
 def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> list[Figure]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from ..records.pairs import MODEL_FREE
 from ..records.trace import Costs
 from .prediction import always_accept, best_f1, correct, losses, predict, replay_judge
 from .results import ALL, ALWAYS_ACCEPT, PERFECT_JUDGE, PLAIN, STATIC_OPT, Figure
-from .samples import Replayed, Sample, groups, replay_lane, samples_by_suite
+from .samples import Replayed, Sample, groups, replay_lane
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PLACES = 20  # of an iteration in its text: buckets of the course of the oracle's SL
 PREDICTION, PASSES = "Accept prediction", "Passes"
@@ -85,28 +88,19 @@ METRICS = [
 ]
 
 
-@dataclass(slots=True)
-class ClockTable:
-    """Clock readings; arrays are parallel to ``timed``, the places of the timed prompts among the samples."""
+def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> pd.DataFrame:
+    """What the clock read on the prompts of ``samples``: a row for the place of each timed one among them; columns for
+    the ``tokens`` of its text and for the seconds of each lane, medians over repeats.
+    """
+    import pandas as pd
 
-    timed: list[int]
-    tokens: np.ndarray  # of text
-    seconds: dict[str, np.ndarray]  # of decoding, by lane: medians over repeats
-
-
-def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample]) -> ClockTable:
-    """What the clock read on the prompts of ``samples``; each reading has the same lanes."""
     place = {sample.prompt: index for index, sample in enumerate(samples)}
-    timed: dict[int, list[dict[str, Any]]] = {}
-    for reading in readings:
-        if reading["prompt"] in place:
-            timed.setdefault(place[reading["prompt"]], []).append(reading["lanes"])
-    seconds = {
-        lane: np.array([np.median([one[lane]["decode_s"] for one in repeats]) for repeats in timed.values()])
-        for lane in (readings[0]["lanes"] if timed else ())
-    }
-    tokens = np.array([repeats[0][PLAIN]["tokens"] for repeats in timed.values()])
-    return ClockTable(list(timed), tokens, seconds)
+    known = [one for one in readings if one["prompt"] in place]
+    rows = [
+        {"tokens": one["lanes"][PLAIN]["tokens"], **{lane: run["decode_s"] for lane, run in one["lanes"].items()}}
+        for one in known
+    ]
+    return pd.DataFrame(rows, index=[place[one["prompt"]] for one in known]).groupby(level=0, sort=False).median()
 
 
 def policy_figures(
@@ -114,11 +108,11 @@ def policy_figures(
     samples: Sequence[Sample],
     costs: Costs,
     heads: Mapping[str, Head] | None = None,
-    clock: ClockTable | None = None,
+    clock: pd.DataFrame | None = None,
 ) -> list[Figure]:
     """All figures of the policies: ``lanes`` by their labels.
 
-    The intervals of all policies rest on the same resampled prompts.
+    ``clock``: from :func:`clock_table`. The intervals of all policies rest on the same resampled prompts.
     """
     found = []
     by_lane = {lane: replay_lane(lane, samples, costs, heads) for lane in dict.fromkeys(lanes.values())}
@@ -128,7 +122,7 @@ def policy_figures(
         found += [Figure(draft, label, ALL, name, value, n=len(samples)) for name, value in values[lane].items()]
     replayed = {label: by_lane[lane] for label, lane in lanes.items()}
     found += _simulated(replayed | {PERFECT_JUDGE: replay_judge(samples, costs)})
-    if clock is not None and clock.timed:
+    if clock is not None and len(clock):
         found += _clocked(replayed, clock)
     return found
 
@@ -146,22 +140,23 @@ def metric_values(replayed: Replayed) -> dict[str, float]:
 def _simulated(replayed: Mapping[str, Replayed]) -> Iterator[Figure]:
     first = next(iter(replayed.values()))
     unit, lanes = first.costs.target_s, {label: one.lane for label, one in replayed.items()}
-    for suite, chosen in groups(first.suites).items():
+    for suite, chosen in groups(first.samples).items():
         seconds = {label: one.cost[chosen] * unit for label, one in replayed.items()}
         yield from _timings(first.draft, suite, lanes, seconds, first.plain[chosen] * unit, first.tokens[chosen])
 
 
-def _clocked(replayed: Mapping[str, Replayed], clock: ClockTable) -> Iterator[Figure]:
+def _clocked(replayed: Mapping[str, Replayed], clock: pd.DataFrame) -> Iterator[Figure]:
     """Latency and speedup on the clock; ``clock_over_simulated``: the speedup over that simulated on the same prompts,
     minus one; ``clock_noise``: half of the 95% interval that timing noise alone leaves to ``clock_cut``.
     """
-    timed = {label: one.pick(clock.timed) for label, one in replayed.items() if one.lane in clock.seconds}
+    timed = {label: one.pick(clock.index) for label, one in replayed.items() if one.lane in clock}
     first, lanes = next(iter(timed.values())), {label: one.lane for label, one in timed.items()}
-    for suite, chosen in groups(first.suites).items():
-        seconds = {label: clock.seconds[lane][chosen] for label, lane in lanes.items()}
+    read = {column: values.to_numpy() for column, values in clock.items()}
+    for suite, chosen in groups(first.samples).items():
+        seconds = {label: read[lane][chosen] for label, lane in lanes.items()}
         expected = {label: one.cost[chosen] for label, one in timed.items()}
-        plain, expected_plain = clock.seconds[PLAIN][chosen], first.plain[chosen]
-        yield from _timings(first.draft, suite, lanes, seconds, plain, clock.tokens[chosen], "clock_")
+        plain, expected_plain = read[PLAIN][chosen], first.plain[chosen]
+        yield from _timings(first.draft, suite, lanes, seconds, plain, read["tokens"][chosen], "clock_")
         bootstrap = Bootstrap(len(chosen))
         for label, ours in seconds.items():
             excess = bootstrap.excess((plain, ours), (expected_plain, expected[label]))
@@ -206,10 +201,11 @@ def draft_figures(samples: Sequence[Sample]) -> list[Figure]:
 
 def match_rates(samples: Sequence[Sample]) -> Iterator[Figure]:
     """Match rate along the texts, by suite and over all; all positions weigh the same."""
-    for suite, some in samples_by_suite(samples).items():
-        rates = [match_rate(sample.chain) or 0.0 for sample in some]
-        rate = np.average(rates, weights=[sample.n_tokens for sample in some])
-        yield Figure(samples[0].chain.draft, "", suite, "match_rate", float(rate), n=len(some))
+    rates = np.array([match_rate(sample.chain) or 0.0 for sample in samples])
+    tokens = np.array([sample.n_tokens for sample in samples])
+    for suite, chosen in groups(samples).items():
+        rate = float(np.average(rates[chosen], weights=tokens[chosen]))
+        yield Figure(samples[0].chain.draft, "", suite, "match_rate", rate, n=len(chosen))
 
 
 def oracle_lengths(samples: Sequence[Sample]) -> Iterator[Figure]:
@@ -218,11 +214,10 @@ def oracle_lengths(samples: Sequence[Sample]) -> Iterator[Figure]:
     ``oracle_sl``, ``oracle_sl_sd``: mean and standard deviation; ``oracle_sl@x``: mean over the iterations at place x =
     j/(n-1) in their text, in PLACES buckets; ``oracle_iterations@k``: iterations in which k guesses hold.
     """
-    draft = samples[0].chain.draft
-    for suite, some in samples_by_suite(samples).items():
-        texts = [oracle_sls(sample.chain) for sample in some]
-        lengths = np.concatenate(texts)
-        places = np.concatenate([_places(len(text)) for text in texts])
+    draft, texts = samples[0].chain.draft, [oracle_sls(sample.chain) for sample in samples]
+    for suite, chosen in groups(samples).items():
+        lengths = np.concatenate([texts[index] for index in chosen])
+        places = np.concatenate([_places(len(texts[index])) for index in chosen])
         n = len(lengths)
         yield Figure(draft, "", suite, "oracle_sl", float(lengths.mean()), n=n)
         yield Figure(draft, "", suite, "oracle_sl_sd", float(lengths.std()), n=n)

@@ -84,11 +84,15 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
     check_format(options)
     if options.drafts not in ("", "all"):
         raise UserError("Drafts can be 'all', or be left out to evaluate the policies with one draft.")
-    _check_count("The limit", options.limit, 1, 100_000, optional=True)
-    _check_count("The limit of validation prompts", options.validation_limit, 1, 100_000, optional=True)
-    _check_count("The number of new tokens", options.max_new_tokens, 2, 4096)
-    _check_count("The number of clock prompts", options.clock_prompts, 0, 100_000)
-    _check_count("The number of repeats", options.repeats, 1, 50)
+    for name, value, low, high in (
+        ("The limit", options.limit, 1, 100_000),
+        ("The limit of validation prompts", options.validation_limit, 1, 100_000),
+        ("The number of new tokens", options.max_new_tokens, 2, 4096),
+        ("The number of clock prompts", options.clock_prompts, 0, 100_000),
+        ("The number of repeats", options.repeats, 1, 50),
+    ):
+        if value is not None and not low <= value <= high:
+            raise UserError(f"{name} must be a whole number from {low} to {high:,}, not {value}.")
     for minutes in (options.minutes, options.chain_minutes):
         check_minutes(minutes)
     if not options.lanes:
@@ -97,13 +101,6 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
         if lane not in (STATIC_OPT, TREE_OPT):
             parse_lane(lane)
     return options
-
-
-def _check_count(name: str, value: int | None, low: int, high: int, optional: bool = False) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UserError(f"{name} must be a whole number from {low} to {high:,}, not {value}.")
 
 
 def check_minutes(minutes: float | None) -> None:

@@ -105,8 +105,7 @@ def make_prompts(dataset: Dataset, rows: Iterator[dict[str, Any]]) -> Iterator[P
     read = {str(identity): text for identity, text in map(dataset.read, rows)}
     order = sorted(read, key=sha256_of)
     source = f"{dataset.package}: {dataset.member}; {dataset.licence}"
-    few = len(order) < TEST_PROMPTS + VALIDATION_PROMPTS
-    held = min(VALIDATION_PROMPTS, len(order) // 4) if few else VALIDATION_PROMPTS
+    held = min(VALIDATION_PROMPTS, len(order) // 4)  # of a small data set most is for the test
     for number, identity in enumerate(order[: held + TEST_PROMPTS]):
         split = "validation" if number < held else "test"
         yield Prompt(f"{dataset.suite}-{identity}", dataset.suite, split, read[identity], source)

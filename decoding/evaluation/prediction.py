@@ -143,17 +143,13 @@ def losses(replayed: Replayed) -> dict[str, float]:
         return parts
     slope = (costs.verify(SL_CAP + 1) - costs.verify(1)) / SL_CAP
     too_soon = sum(
-        _stopped_too_soon(sample, one.iterations, replayed.cap)
+        n < min(sample.n_tokens if replayed.cap is None else replayed.cap, sample.holds[start])
         for sample, one in zip(replayed.samples, replayed.simulated)
+        for start, n, _ in one.iterations
+        if start + n + 1 < sample.n_tokens
     )
     too_long = counts.thrown_away * (c + decision + slope)
     return parts | {"too_long_s": too_long * unit, "too_soon": too_soon / counts.tokens}
-
-
-def _stopped_too_soon(sample: Sample, iterations: Sequence[tuple[int, int, int]], cap: int | None) -> int:
-    holds = sample.holds
-    most = sample.n_tokens if cap is None else cap
-    return sum(n < min(most, holds[start]) for start, n, _ in iterations if start + n + 1 < sample.n_tokens)
 
 
 class Corrected(LookaheadPolicy):

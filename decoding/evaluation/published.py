@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import itemgetter
 
 from ..records.text import counted
 from .results import STATIC_OPT, EvaluationResult, Figure
@@ -70,7 +70,23 @@ def papers_tables(result: EvaluationResult) -> list[Table]:
     """Published and measured speedups for each data set that both have, and how far each policy is ahead of the best
     static SL; none if they have no data set in common.
     """
-    return [_speedup_table(result), _ahead_table(result)] if published_for(result) else []
+    if not published_for(result):
+        return []
+    speedups = (
+        "Speedup over plain decoding. The rows differ in models, hardware and sampling, and our prompts are a sample "
+        "of each data set: compare how much a policy adds to the best static SL, not the speedups themselves. "
+        f"The best static SL is {result.static_opt} here, chosen on {result.setting.validation_prompts} validation "
+        "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
+        "CNN-DM and Alpaca were not run here."
+    )
+    cuts = (
+        "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
+        "from the published speedups."
+    )
+    return [
+        _table(result, TITLE, speedups, ("source", "setting"), COLUMNS, "speedup", times),
+        _table(result, AHEAD_TITLE, cuts, ("source",), _COMPARED, "cut", percent_interval),
+    ]
 
 
 def published_for(result: EvaluationResult) -> list[Published]:
@@ -82,66 +98,39 @@ def published_for(result: EvaluationResult) -> list[Published]:
 def published_figures(result: EvaluationResult) -> Iterator[tuple[str, Figure]]:
     """(source, figure) of :func:`published_for`, as rows of the long table."""
     for row in published_for(result):
-        for figure in filter(None, (row.find("speedup", policy) for policy in row.speedups)):
-            yield f"{row.source}: {row.setting}", figure
-
-
-def _speedup_table(result: EvaluationResult) -> Table:
-    note = (
-        "Speedup over plain decoding. The rows differ in models, hardware and sampling, and our prompts are a sample "
-        "of each data set: compare how much a policy adds to the best static SL, not the speedups themselves. "
-        f"The best static SL is {result.static_opt} here, chosen on {result.setting.validation_prompts} validation "
-        "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
-        "CNN-DM and Alpaca were not run here."
-    )
-    setting = Column("setting", lambda row: Cell(row.setting))
-    return _table(result, TITLE, note, list(COLUMNS), "speedup", times, [setting])
-
-
-def _ahead_table(result: EvaluationResult) -> Table:
-    note = (
-        "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
-        "from the published speedups."
-    )
-    return _table(result, AHEAD_TITLE, note, _COMPARED, "cut", percent_interval)
-
-
-class _Row(NamedTuple):
-    """The figures of a source, by column."""
-
-    source: str
-    setting: str
-    figures: dict[str, Figure | None]
+        for policy, speedup in row.speedups.items():
+            yield f"{row.source}: {row.setting}", Figure("", policy, row.suite, "speedup", speedup)
 
 
 def _table(
     result: EvaluationResult,
     title: str,
     note: str,
-    policies: Sequence[str],
+    words: Sequence[str],
+    policies: Iterable[str],
     metric: str,
     show: Callable[[Figure], str],
-    more: Sequence[Column] = (),
 ) -> Table:
     """For each data set the papers' rows, and then ours on the clock, if any of the policies was timed, and simulated;
-    ``more``: columns between their source and the ``policies``.
+    ``words``: what precedes the ``policies``, of "source" and "setting".
     """
-    setting, published, rows = result.setting, published_for(result), []
-    here = f"{setting.pair} with {setting.draft}, {setting.machine.where}, greedy"
+    rows: list[tuple[str, dict[str, Figure | Cell | None]]] = []
+    here = f"{result.setting.pair} with {result.setting.draft}, {result.setting.machine.where}, greedy"
     own = {name: _label(result, name) for name in policies}
+
+    def add(suite: str, source: str, setting: str, figures: dict[str, Figure | None]) -> None:
+        rows.append((suite, {"source": Cell(source), "setting": Cell(setting), **figures}))
+
+    published = published_for(result)
     for suite in dict.fromkeys(row.suite for row in published):
         for row in (row for row in published if row.suite == suite):
-            rows.append((suite, _Row(row.source, row.setting, {name: row.find(metric, name) for name in policies})))
+            add(suite, row.source, row.setting, {name: row.find(metric, name) for name in own})
         for how, prefix in (("here, on the clock", "clock_"), ("here, simulated", "")):
             if any(result.find(f"{prefix}speedup", label, suite) for label in own.values()):
                 found = {name: result.find(f"{prefix}{metric}", label, suite) for name, label in own.items()}
                 n = max((one.n or 0 for one in found.values() if one), default=0)
-                rows.append((suite, _Row(f"{how}, {counted(n, 'prompt')}", here, found)))
-
-    def column(name: str) -> Column:
-        return Column(COLUMNS[name], lambda row: row.figures[name], show)
-
-    columns = [Column("source", lambda row: Cell(row.source)), *more, *map(column, policies)]
+                add(suite, f"{how}, {counted(n, 'prompt')}", here, found)
+    columns = [Column(COLUMNS.get(name, name), itemgetter(name), show) for name in (*words, *own)]
     return make_table(title, note, "data set", rows, columns)
 
 

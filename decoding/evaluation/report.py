@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 from ..analysis.whatif import guesses_at_once
 from ..files import safe_name
 from ..lookahead.spec import all_specs
-from ..records.text import counted
+from ..records.text import counted, markdown_table
 from .advice import Recommendation, recommend
 from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric
 from .options import EvaluationOptions
@@ -37,7 +39,6 @@ from .table import (
     percent_interval,
     signed,
     times,
-    to_markdown,
 )
 from .trees import trees_table
 
@@ -134,13 +135,13 @@ def _suite_table(result: EvaluationResult, prefix: str) -> Table:
 
 def _metric_table(result: EvaluationResult, title: str) -> Table:
     """The columns of METRICS that belong to the table ``title``."""
-    note, sentence = _NOTES[title]
+    sentence = _SENTENCES[title](result) if title in _SENTENCES else ""
     metrics = [metric for metric in METRICS if metric.table == title]
     names = _named(result, [metric.name for metric in metrics])
     columns = [
         Column(one.title, partial(result.find, one.name), partial(_shown, result, one), one.note) for one in metrics
     ]
-    return make_table(title, note + sentence(result), "policy", names, columns)
+    return make_table(title, _NOTES[title] + sentence, "policy", names, columns)
 
 
 def _shown(result: EvaluationResult, metric: Metric, figure: Figure) -> str:
@@ -176,28 +177,23 @@ def _judge_sentence(result: EvaluationResult) -> str:
     )
 
 
-_NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table -> its note, and a sentence on the result
+_SENTENCES = {PREDICTION: _f1_sentence, LOSSES: _judge_sentence}  # what the note of a table says of the result
+_NOTES = {
     PREDICTION: (
         "Does the policy predict which guesses hold? A drafted token is predicted to hold. Where the policy stops, it "
         "predicts a failure: of the last drafted token if it scores that one (Confidence, Entropy, AdaEDL, DISCO, "
         "SpecDec++), else of the guess after it. With a high match rate F1 is high for any policy, so compare it with "
-        "always-accept's.",
-        _f1_sentence,
+        "always-accept's."
     ),
-    PASSES: (
-        "Over all test prompts. Discard rate: guesses thrown away / tokens; verification: target passes / tokens.",
-        lambda result: "",
-    ),
+    PASSES: "Over all test prompts. Discard rate: guesses thrown away / tokens; verification: target passes / tokens.",
     LOSSES: (
         "Simulated milliseconds per token; thrown away: the part of them spent on guesses that did not hold. Stopped "
-        "too soon: iterations per 100 tokens that ended although the next guess would have held.",
-        _judge_sentence,
+        "too soon: iterations per 100 tokens that ended although the next guess would have held."
     ),
     CORRECTIONS: (
         "Simulated milliseconds per token, and in brackets the change, if one loss were removed: decisions and "
         "features free; checking many tokens as cheap as checking one; no guess after one that fails (no false "
-        "positives); no stop while all guesses hold (no false negatives); neither kind of error.",
-        lambda result: "",
+        "positives); no stop while all guesses hold (no false negatives); neither kind of error."
     ),
 }
 
@@ -206,15 +202,15 @@ def _oracle_table(result: EvaluationResult) -> Table:
     def of(metric: str) -> Callable[[str], Figure | None]:
         return lambda suite: result.find(metric, suite=suite)
 
-    def iterations(suite: str) -> Cell | None:
-        figure = result.find("oracle_sl", suite=suite)
-        return Cell(f"{figure.n:,}", figure.n) if figure and figure.n is not None else None
+    def iterations(suite: str) -> Figure:
+        figure = result.need("oracle_sl", suite=suite)
+        return figure._replace(value=figure.n or 0)
 
     columns = [
         Column("match rate", of("match_rate"), ".1%"),
         Column("oracle SL, mean", of("oracle_sl"), ".1f"),
         Column("standard deviation", of("oracle_sl_sd"), ".1f"),
-        Column("iterations", iterations),
+        Column("iterations", iterations, ",.0f"),
     ]
     suites = [(suite, suite) for suite in result.suites if result.find("oracle_sl", suite=suite)]
     note = "How many guesses in a row hold before one fails."
@@ -308,9 +304,14 @@ def title_of(result: EvaluationResult) -> str:
 
 
 def markdown(result: EvaluationResult) -> str:
-    """The whole report."""
-    more = advice_markdown(recommend(result, anywhere=True)) if result.drafts else ""
-    return to_markdown(title_of(result), setting_lines(result.setting), tables_of(result), more)
+    """The whole report as one Markdown document."""
+    parts = [f"# {title_of(result)}", "\n".join(f"- {line}" for line in setting_lines(result.setting))]
+    for table in tables_of(result):
+        body = markdown_table(table.columns, ([one.text for one in row] for row in table.rows))
+        parts.append(f"## {table.title}\n\n{table.note}\n\n{body}")
+    if result.drafts:
+        parts.append(advice_markdown(recommend(result, anywhere=True)))
+    return "\n\n".join(parts) + "\n"
 
 
 def advice_markdown(advice: Recommendation) -> str:
@@ -324,16 +325,14 @@ def advice_markdown(advice: Recommendation) -> str:
 
 def to_csv(results: Iterable[EvaluationResult]) -> str:
     """The long table: all figures of ``results``, and the papers' for their data sets (as pairs of their names)."""
-    import pandas as pd
-
-    parts = []
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["pair", *Figure._fields[:3], "split", *Figure._fields[3:]])
     for result in results:
-        theirs = pd.DataFrame(
-            [{"pair": source, **figure._asdict()} for source, figure in published_figures(result)],
-            columns=result.frame.columns,
-        ).astype({"n": "Int64"})
-        parts += [result.frame, theirs] if len(theirs) else [result.frame]
-    return pd.concat(parts, ignore_index=True).to_csv(index=False, lineterminator="\n")
+        own = ((result.setting.pair, result.setting.split, one) for one in result.figures)
+        theirs = ((source, "", one) for source, one in published_figures(result))
+        table.writerows([pair, *one[:3], split, *one[3:]] for pair, split, one in (*own, *theirs))
+    return text.getvalue()
 
 
 def write_report(result: EvaluationResult, folder: Path) -> list[Path]:

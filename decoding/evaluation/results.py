@@ -1,9 +1,9 @@
 """The results of an evaluation: the files in ``results/``, which the page's tabs and the reports read.
 
-All figures are rows of one long table (:class:`Figure`, as a data frame :attr:`EvaluationResult.frame`). Latencies are
-seconds per token of text; speedups are over plain decoding; ``low`` and ``high`` are 95% bootstrap intervals over
-prompts. ``cut`` is the share by which a policy's latency lies below static-opt's. Names that begin with ``clock_`` are
-read off the clock, all others are simulated from chains and cost curves. :mod:`.figures` and :mod:`.drafts` name all.
+All figures are rows of one long table (:class:`Figure`). Latencies are seconds per token of text; speedups are over
+plain decoding; ``low`` and ``high`` are 95% bootstrap intervals over prompts. ``cut`` is the share by which a policy's
+latency lies below static-opt's. Names that begin with ``clock_`` are read off the clock, all others are simulated from
+chains and cost curves. :mod:`.figures` and :mod:`.drafts` name all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
@@ -21,9 +21,6 @@ from ..files import safe_name, write_whole
 from ..records.run_file import to_plain
 from ..records.suites import PAPERS
 from ..records.trace import Costs, Machine
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA: Final = "speculoscope.evaluation/2"
 MAX_FILE_BYTES = 8 * 2**20
@@ -133,16 +130,6 @@ class EvaluationResult:
             for one, lacks in zip(self.figures, few)
             if not (lacks and one.metric == "clock_noise")  # which is such an interval's half
         ]
-
-    @cached_property
-    def frame(self) -> pd.DataFrame:
-        """The long table: pair, draft, policy, suite, split, metric, value, low, high, n."""
-        import pandas as pd
-
-        found = pd.DataFrame(self.figures, columns=Figure._fields).astype({"n": "Int64"})
-        found.insert(0, "pair", self.setting.pair)
-        found.insert(4, "split", self.setting.split)
-        return found
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str, str, str], Figure]:

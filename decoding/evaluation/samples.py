@@ -54,11 +54,6 @@ class Replayed:
         """The lane without its draft, as in the long table."""
         return self.lane.rpartition("/")[2]
 
-    @property
-    def suites(self) -> list[str]:
-        """Of the samples."""
-        return [one.suite for one in self.samples]
-
     @cached_property
     def plain(self) -> np.ndarray:
         """The cost of plain decoding."""
@@ -103,18 +98,12 @@ class Replayed:
         return Figure(self.draft, self.policy, suite, metric, *interval, len(self.samples))
 
 
-def groups(suites: Sequence[str]) -> dict[str, list[int]]:
-    """Indices of all prompts (ALL), and of those of each suite."""
-    found: dict[str, list[int]] = {ALL: list(range(len(suites)))}
-    for index, suite in enumerate(suites):
-        found.setdefault(suite, []).append(index)
+def groups(samples: Sequence[Sample]) -> dict[str, list[int]]:
+    """Indices of all samples (ALL), and of those of each suite."""
+    found: dict[str, list[int]] = {ALL: list(range(len(samples)))}
+    for index, sample in enumerate(samples):
+        found.setdefault(sample.suite, []).append(index)
     return found
-
-
-def samples_by_suite(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
-    """All samples (ALL), and those of each suite."""
-    parts = groups([sample.suite for sample in samples])
-    return {suite: [samples[index] for index in indices] for suite, indices in parts.items()}
 
 
 def replay_lane(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from datetime import datetime, timezone
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,8 +21,7 @@ from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..files import safe_name
 from ..lookahead.fitted import need_head
-from ..lookahead.heads import Head
-from ..lookahead.lanes import Lane, parse_lane
+from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import all_specs, evaluated_lanes
 from ..loop.drafting import MODEL_FREE
 from ..records.machine import describe_machine
@@ -180,8 +179,23 @@ class PolicyEvaluation(Evaluation):
         fault = fault_of_trees(pair, self._draft)
         self._trees = not fault and any(map(is_tree, options.lanes))
         super().__init__(options, pair, [self._draft], folder, cancel, self._trees)
-        self._certain, heads = abilities_of(pair, self._draft).certain, self.collector.heads(self._draft)
-        self._asked, self._notes = usable_lanes(options.lanes, heads, fault, partial(check_draft, pair, self._draft))
+        self._heads, self._notes = self.collector.heads(self._draft), list[str]()
+        self._asked = list(dict.fromkeys([PLAIN, *self._usable_lanes(fault)]))
+
+    def _usable_lanes(self, fault_of_trees: str) -> Iterator[str]:
+        """The lanes that can run with this draft and what was fitted for it; the notes say why others cannot."""
+        for text in self.options.lanes:
+            try:
+                if fault_of_trees and is_tree(text):
+                    raise UserError(fault_of_trees)
+                if text not in TUNED:  # which are no lanes yet
+                    lane = parse_lane(text)
+                    check_draft(self.collector.pair, self._draft, lane)
+                    if lane.is_learned:
+                        need_head(lane.policy, self._heads)
+                yield text
+            except UserError as error:
+                self._notes.append(f"{text} was left out. {error}")
 
     def costs(self) -> Steps:
         lanes = [TUNED[lane][-1] if lane in TUNED else lane for lane in self._asked if lane != STATIC_OPT]
@@ -197,22 +211,34 @@ class PolicyEvaluation(Evaluation):
     @cached_property
     def _lanes(self) -> dict[str, str]:
         """The labels of the tables and the lanes behind them, whose numbers validation chooses."""
-        validation, heads = self.samples(self.validation, self._draft), self.collector.heads(self._draft)
-        return tuned_lanes([*self._asked, STATIC_OPT], validation, self.collector.costs, heads)
+        validation = self.samples(self.validation, self._draft)
+        return tuned_lanes([*self._asked, STATIC_OPT], validation, self.collector.costs, self._heads)
 
     def tables(self) -> Iterator[Progress | EvaluationResult]:
         yield Progress("tables", "Tuning policies on the validation prompts", 0.0)
         lanes = self._lanes
         yield Progress("tables", "Computing the tables", 0.5)
         samples, readings = self.samples(self.test, self._draft), self.readings()
-        costs, heads = self.collector.costs, self.collector.heads(self._draft)
+        costs, heads = self.collector.costs, self._heads
         figures = policy_figures(lanes, samples, costs, heads, clock_table(readings, samples))
         figures += draft_figures(samples)
-        figures += sweep_figures(swept_lanes(heads, self._trees, self._certain), samples, costs, heads)
+        figures += sweep_figures(self._swept_lanes(), samples, costs, heads)
         if self._trees:
             figures += tree_figures(lanes, self.samples(self.validation, self._draft), samples, costs, heads)
-        figures += _texts_equal(self._draft, readings)
+        same = [lane["same"] for reading in readings for lane in reading["lanes"].values()]
+        if same:
+            figures.append(Figure(self._draft, "", ALL, "clock_texts_equal", float(sum(same)), n=len(same)))
         yield EvaluationResult(self.setting(self._draft, self._notes), figures, lanes)
+
+    def _swept_lanes(self) -> Iterator[str]:
+        """The lanes at all arguments that are swept, of the policies that can run here."""
+        certain = abilities_of(self.collector.pair, self._draft).certain
+        for name, spec in all_specs().items():
+            able = name in self._heads if spec.learned else not (certain and spec.looks_at_guesses)
+            if able and spec.argument is not None:
+                yield from (f"{name}:{value:g}" for value in spec.argument.sweep)
+        if self._trees:
+            yield from TUNED[TREE_OPT]
 
 
 class DraftsEvaluation(Evaluation):
@@ -254,48 +280,3 @@ def fault_of_trees(pair: Pair, draft: str) -> str:
         return f"The draft {draft} guesses one token for each place."
     able = pair.target.can_branch and pair.draft(draft).can_branch
     return "" if able else "These models cannot read trees."
-
-
-def usable_lanes(
-    asked: Sequence[str],
-    heads: Mapping[str, Head],
-    fault_of_trees: str,
-    check: Callable[[Lane], None],
-) -> tuple[list[str], list[str]]:
-    """The lanes that can run with what was fitted, plain decoding among them, and notes on the others. ``check`` raises
-    UserError for a lane that the draft cannot serve; the trees of TUNED are no lanes yet.
-    """
-    lanes, notes = [PLAIN], []
-    for text in asked:
-        lane = None if text in TUNED else parse_lane(text)
-        try:
-            if fault_of_trees and is_tree(text):
-                raise UserError(fault_of_trees)
-            if lane is not None:
-                check(lane)
-                if lane.is_learned:
-                    need_head(lane.policy, heads)
-            lanes.append(text)
-        except UserError as error:
-            notes.append(f"{text} was left out. {error}")
-    return list(dict.fromkeys(lanes)), notes
-
-
-def swept_lanes(heads: Mapping[str, Head], trees: bool, certain: bool) -> list[str]:
-    """The lanes at all arguments that are swept, of the policies that can run here; ``certain``: with a draft without
-    probabilities.
-    """
-    chains = [
-        f"{name}:{value:g}"
-        for name, spec in all_specs().items()
-        if spec.argument is not None and (not spec.learned or name in heads) and not (certain and spec.looks_at_guesses)
-        for value in spec.argument.sweep
-    ]
-    return [*chains, *(TUNED[TREE_OPT] if trees else ())]
-
-
-def _texts_equal(draft: str, readings: Sequence[dict[str, Any]]) -> Iterator[Figure]:
-    """The clocked lanes whose text was plain decoding's, of ``n``."""
-    same = [lane["same"] for reading in readings for lane in reading["lanes"].values()]
-    if same:
-        yield Figure(draft, "", ALL, "clock_texts_equal", float(sum(same)), n=len(same))

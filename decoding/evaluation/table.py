@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..records.text import markdown_table
 from .results import Figure
 
 
@@ -78,12 +77,3 @@ def signed(change: float) -> str:
     """A change in percent, with its sign, or "0.0%" without one if it rounds to that."""
     text = f"{change:+.1%}"
     return "0.0%" if text in ("+0.0%", "-0.0%") else text
-
-
-def to_markdown(title: str, lines: Iterable[str], tables: Iterable[Table], more: str = "") -> str:
-    """One Markdown document."""
-    parts = [f"# {title}", "\n".join(f"- {line}" for line in lines)]
-    for table in tables:
-        body = markdown_table(table.columns, ([one.text for one in row] for row in table.rows))
-        parts.append(f"## {table.title}\n\n{table.note}\n\n{body}")
-    return "\n\n".join([*parts, *([more] if more else [])]) + "\n"

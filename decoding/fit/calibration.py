@@ -5,7 +5,7 @@ tuning read from the validation prompts' chains.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,11 +87,7 @@ def calibration_error(p: np.ndarray, held: np.ndarray) -> float:
     share.
     """
     bins = np.minimum((p * BINS).astype(int), BINS - 1)
-    total = 0.0
-    for one in np.unique(bins):
-        chosen = bins == one
-        total += chosen.mean() * abs(p[chosen].mean() - held[chosen].mean())
-    return float(total)
+    return float(np.abs(np.bincount(bins, p - held)).sum() / len(p))
 
 
 def rescored(recorded: Replay, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Replay:
@@ -99,41 +95,44 @@ def rescored(recorded: Replay, policy: str, column: str, change: Callable[[np.nd
     chain = recorded.chain
 
     def only(guesses: Guesses) -> Guesses:
-        scores = change(np.array(guesses.scores[column])).tolist() if guesses.choice else []
-        return replace(guesses, scores={policy: scores})
+        return replace(guesses, scores={policy: change(np.array(guesses.scores[column])).tolist()})
 
     tails = {at: only(tail) for at, tail in chain.tails.items()}
     starts = [only(guesses) for guesses in chain.starts]
     return replace(recorded, chain=replace(chain, along=only(chain.along), tails=tails, starts=starts))
 
 
-def judged(chain: Chain) -> Guesses:
-    """One guess for each place: those along the text or, where a guess depends on where its iteration began, those of
-    iterations that end with their first mistake.
+def judged(chain: Chain) -> list[tuple[Guesses, int]]:
+    """One guess for each place, as (its list, its index there): those along the text or, where a guess depends on where
+    its iteration began, those of iterations that end with their first mistake.
     """
+    n, found = len(chain.target), list[tuple[Guesses, int]]()
     if not chain.starts:
-        return chain.along
-    found = Guesses([], [], [], {name: [] for name in chain.along.scores})
-    while (start := len(found.choice)) < len(chain.target):
+        return [(chain.along, place) for place in range(n)]
+    while (start := len(found)) < n:
         guesses = chain.starts[start]
-        if guesses.choice:
-            _extend(found, guesses, slice(0, min(chain.holds(start) + 1, len(chain.target) - start)))
-        else:  # nothing to propose
-            _extend(found, chain.along, slice(start, start + 1))
+        until = min(chain.holds(start) + 1, n - start, len(guesses.choice))
+        found += [(guesses, index) for index in range(until)] or [(chain.along, start)]  # nothing to propose
     return found
 
 
-def _extend(to: Guesses, guesses: Guesses, part: slice) -> None:
-    to.choice += guesses.choice[part]
-    to.p += guesses.p[part]
-    to.entropy += guesses.entropy[part]
-    for name, column in to.scores.items():
-        column += guesses.scores[name][part]
+def judged_scores(chain: Chain, column: str) -> np.ndarray:
+    """The score of the judged guess of each place."""
+    return np.array([guesses.scores[column][index] for guesses, index in judged(chain)])
+
+
+def held(chain: Chain) -> np.ndarray:
+    """1.0 if the judged guess of a place is the target's token, else 0.0."""
+    return _right((guesses.choice[index] for guesses, index in judged(chain)), chain)
+
+
+def _right(choices: Iterable[int | None], chain: Chain) -> np.ndarray:
+    return np.array([a == b for a, b in zip(choices, chain.target, strict=True)], dtype=np.float64)
 
 
 def along(recorded: Sequence[Replay], column: str) -> tuple[np.ndarray, np.ndarray]:
     """(score, held) for the judged guess of each place."""
-    scores = np.concatenate([judged(one.chain).scores[column] for one in recorded])
+    scores = np.concatenate([judged_scores(one.chain, column) for one in recorded])
     return scores, np.concatenate([held(one.chain) for one in recorded])
 
 
@@ -143,22 +142,13 @@ def everywhere(chain: Chain, column: str) -> tuple[np.ndarray, np.ndarray]:
     return p, np.concatenate([np.array(one.scores[column]) for one in chain.lists()])
 
 
-def held(chain: Chain) -> np.ndarray:
-    """1.0 if the judged guess of a place is the target's token, else 0.0."""
-    return _right(judged(chain), chain)
-
-
-def _right(guesses: Guesses, chain: Chain) -> np.ndarray:
-    return np.array([a == b for a, b in zip(guesses.choice, chain.target, strict=True)], dtype=np.float64)
-
-
 def first_guesses(recorded: Sequence[Replay]) -> dict[str, float]:
     """Chance that an iteration's first guess holds: at the start, after full acceptance, after a rejection.
 
     After a rejection at t the next iteration begins at t + 1. After full acceptance it can begin anywhere; this is
     estimated by the positions that follow two right guesses.
     """
-    firsts = [_right(one.chain.along, one.chain) for one in recorded]
+    firsts = [_right(one.chain.along.choice, one.chain) for one in recorded]
     rights = [held(one.chain) for one in recorded]
     start = np.array([first[0] for first in firsts])
     missed = np.concatenate([first[1:][right[:-1] < 0.5] for first, right in zip(firsts, rights)])

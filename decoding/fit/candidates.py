@@ -39,7 +39,6 @@ class Candidate:
 class Fitted:
     """The chosen head of a policy, calibrated and tuned."""
 
-    policy: str
     head: Head
     trained: Trained
     tuned: dict[str, Any]
@@ -121,7 +120,7 @@ def _tune(policy: str, one: Calibrated) -> Fitted:
         latency, text = one.bench.best_argument(policy, head_of(policy, trained, settings))
         tries.append((latency, cap, settings | {argument.meaning: float(text)}))
     latency, _, tuned = min(tries, key=lambda one: one[:2])
-    return Fitted(policy, head_of(policy, trained, tuned), trained, tuned, round(latency, 5), one.figures)
+    return Fitted(head_of(policy, trained, tuned), trained, tuned, round(latency, 5), one.figures)
 
 
 def _calibrate(one: Candidate, recorded: list[Replay], costs: Costs) -> Calibrated:

@@ -22,7 +22,7 @@ from ..lookahead.costaware_heads import (
 from ..lookahead.heads import LEADS, LOWEST, leads_of
 from ..lookahead.ngrams import Ngrams
 from ..lookahead.repetition import LONGEST, N_EVIDENCE
-from .calibration import Platt, first_guesses, fit_chance, held, judged
+from .calibration import Platt, first_guesses, fit_chance, held, judged_scores
 from .candidates import Calibrated, Fitter
 from .data import Positions
 from .training import Trained, Weights, scaled_row, train_two_layers
@@ -122,7 +122,7 @@ def fit_chances(recorded: Sequence[Replay]) -> dict[str, Any]:
     the match rate, with which a text starts.
     """
     rights = [held(one.chain) for one in recorded]
-    scores = [np.array(judged(one.chain).scores["costaware"]) for one in recorded]
+    scores = [judged_scores(one.chain, "costaware") for one in recorded]
     start = float(np.concatenate(rights).mean())
     recents = [recent_along(right, start) for right in rights]
     hit = [right[:-1] > 0.5 for right in rights]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from ..lookahead.oracle import Oracle
 from ..loop.acceptance import Greedy
 from ..records.request import CompareRequest
 from ..records.trace import Costs, Finish
-from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
+from .candidates import Candidate, choose, fitted_policies, train_candidates
 from .data import FitOptions, Positions, Progress, Texts, positions_along, write_texts
 
 COST_PROMPTS = 3
@@ -83,10 +83,10 @@ def fit(
     for draft, folder in zip(drafts, folders, strict=True):
         job = _Job(pair, draft, options, report, cancelled)
         policies = [] if only_chains else _fit_draft(job, texts)
-        with _writing(folder):
+        with explained(f"Cannot write the fitted policies into {folder}"):
             for policy in policies:
                 write_policy(folder, policy)
-        job.ship_chains(folder, texts["validation"])
+            job.ship_chains(folder, texts["validation"])
         found.append(Fit(draft, folder, policies, perf_counter() - began))
         began = perf_counter()
     return found
@@ -102,7 +102,13 @@ def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
     readings += job.read_costs(texts["validation"])
     costs = job.with_decisions(smooth_costs(readings), texts["validation"], candidates)
     job.report("tuning on the validation split", None)
-    return _choose(job, candidates, recorded, costs, _data(job.options, texts, positions))
+    data = asdict(job.options) | {
+        "train_texts": len(texts["train"]),
+        "validation_texts": len(texts["validation"]),
+        "train_positions": len(positions),
+        "train_match_rate": round(float(positions.match.mean()), 5),
+    }
+    return list(_choose(job, candidates, recorded, costs, data))
 
 
 class _Job:
@@ -156,7 +162,7 @@ class _Job:
         return found
 
     def ship_chains(self, folder: Path, texts: Texts) -> None:
-        """Writes the chains of some validation texts beside the policies, with their scores. Raises UserError."""
+        """Writes chains of validation texts beside the policies, with their scores. Raises UserError, OSError."""
         fingerprints = self.pair.target.info.fingerprint, self.pair.draft(self.draft).info.fingerprint
         heads = load_heads(folder, *fingerprints)
         if not heads:
@@ -165,8 +171,7 @@ class _Job:
                 "fit first, without --only-chains."
             )
         chains = self.record(texts[:: max(1, len(texts) // SHIPPED)][:SHIPPED], heads)
-        with _writing(folder):
-            write_validation(folder, fingerprints, list(heads), chains)
+        write_validation(folder, fingerprints, list(heads), chains)
 
     def read_costs(self, texts: Texts) -> list[Costs]:
         """The cost curves of this machine, from a few prompts measured at different times, so that no busy moment
@@ -194,8 +199,8 @@ class _Job:
 
 
 def _choose(
-    job: _Job, candidates: list[Candidate], recorded: list[Replay], costs: Costs, data: dict[str, object]
-) -> list[PolicyFile]:
+    job: _Job, candidates: list[Candidate], recorded: list[Replay], costs: Costs, data: dict[str, Any]
+) -> Iterator[PolicyFile]:
     """The best candidate of each policy, tuned, as a policy file."""
     bench = Bench(recorded, costs)
     static_sl, static_latency = bench.static_opt()
@@ -210,38 +215,24 @@ def _choose(
             "target_s": costs.target_s,
         },
     }
-    chosen = [choose(policy, candidates, recorded, costs) for policy in fitted_policies()]
-    return [_file(job, one, static_latency, yardsticks, data) for one in chosen]
-
-
-def _file(
-    job: _Job, fitted: Fitted, static_latency: float, yardsticks: dict[str, object], data: dict[str, object]
-) -> PolicyFile:
-    below = 1.0 - fitted.latency / static_latency
-    metrics = {"validation": fitted.figures | {"latency": fitted.latency, "below_static_opt": round(below, 5)}}
-    return PolicyFile(
-        policy=fitted.policy,
-        draft=job.draft,
-        target_fingerprint=job.pair.target.info.fingerprint,
-        draft_fingerprint=job.pair.draft(job.draft).info.fingerprint,
-        features=sorted(fitted.head.needs),
-        architecture=fitted.trained.architecture,
-        normalisation=fitted.trained.normalisation,
-        tuned=fitted.tuned,
-        data=data,
-        metrics=metrics | yardsticks | {"candidates": fitted.candidates},
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        weights=fitted.trained.weights,
-    )
-
-
-def _data(options: FitOptions, texts: dict[str, Texts], positions: Positions) -> dict[str, object]:
-    return asdict(options) | {
-        "train_texts": len(texts["train"]),
-        "validation_texts": len(texts["validation"]),
-        "train_positions": len(positions),
-        "train_match_rate": round(float(positions.match.mean()), 5),
-    }
+    for policy in fitted_policies():
+        best = choose(policy, candidates, recorded, costs)
+        below = round(1.0 - best.latency / static_latency, 5)
+        validation = best.figures | {"latency": best.latency, "below_static_opt": below}
+        yield PolicyFile(
+            policy=policy,
+            draft=job.draft,
+            target_fingerprint=job.pair.target.info.fingerprint,
+            draft_fingerprint=job.pair.draft(job.draft).info.fingerprint,
+            features=sorted(best.head.needs),
+            architecture=best.trained.architecture,
+            normalisation=best.trained.normalisation,
+            tuned=best.tuned,
+            data=data,
+            metrics={"validation": validation, **yardsticks, "candidates": best.candidates},
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            weights=best.trained.weights,
+        )
 
 
 def policies_folder(pair: Pair, draft: str) -> Path:
@@ -256,7 +247,3 @@ def policies_folder(pair: Pair, draft: str) -> Path:
             "Download it and give its folder with --draft."
         )
     return folder / FOLDER
-
-
-def _writing(folder: Path) -> AbstractContextManager[None]:
-    return explained(f"Cannot write the fitted policies into {folder}")

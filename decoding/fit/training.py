@@ -96,25 +96,21 @@ def train_net(
     w = None if weights is None else torch.from_numpy(weights)
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=decay)
     steps = epochs * math.ceil(len(x) / BATCH)
-
-    def schedule(step: int) -> float:
-        return max(0.02, 1.0 - step / steps)
-
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-    total = 0.0
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.02, 1.0 - step / steps))
+    mean = 0.0
     for _ in range(epochs):
-        total, seen = 0.0, 0
+        losses = []
         for rows in torch.randperm(len(x)).split(BATCH):
             loss = binary_cross_entropy_with_logits(net(x[rows])[:, 0], y[rows], None if w is None else w[rows])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             scheduler.step()
-            total, seen = total + loss.item(), seen + 1
-        total /= max(1, seen)
-        if not math.isfinite(total):
+            losses.append(loss.item())
+        mean = float(np.mean(losses))
+        if not math.isfinite(mean):
             raise UserError(
-                f"Training the policy {policy} diverged (its loss is {total}); nothing was written. "
+                f"Training the policy {policy} diverged (its loss is {mean}); nothing was written. "
                 "Fit again with more prompts or another seed."
             )
-    return total
+    return mean

@@ -57,11 +57,16 @@ def load_suite(name: str, split: str | None = None, limit: int | None = None) ->
     """The prompts of a suite in the order of the file, of one split or of all, at most ``limit``.
 
     ``name`` is a suite, several joined by commas, or ``all`` (SUITES); several are interleaved, so that any ``limit``
-    is mixed. Raises UserError for an unknown suite or split, or if no prompt is left.
+    is mixed. Raises UserError for an unknown suite or split, for data sets that have not been fetched, or if no prompt
+    is left.
     """
     if split is not None and split not in SPLITS:
         raise UserError(f"There is no split {split!r}. Splits: {', '.join(SPLITS)}.")
     names = suite_names(name)
+    if missing := [one for one in names if one in PAPERS and not _file(one).is_file()]:
+        which = f"set {missing[0]} has" if len(missing) == 1 else f"sets {', '.join(missing)} have"
+        fetch = f"python -m decoding suites fetch {' '.join(missing)}"
+        raise UserError(f"The data {which} not been fetched: run `{fetch}`.")
     if len(names) > 1:
         suites = [load_suite(suite, split) for suite in names]
         longest = max(map(len, suites))
@@ -130,8 +135,6 @@ def load_lessons() -> list[Prompt]:
 def _read(name: str) -> list[Prompt]:
     path = _file(name)
     if not path.is_file():
-        if name in PAPERS:
-            raise UserError(f"The data set {name} has not been fetched: run `python -m decoding suites fetch {name}`.")
         raise UserError(f"There is no prompt suite {name!r} in {FOLDER}. Rebuild the suites.")
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
