@@ -118,6 +118,15 @@ def test_an_open_lesson_speaks_of_the_run_that_is_chosen(there):
     assert page.locator(".sl-lesson-text h2").inner_text() == lesson_named("one-sl")["steps"][0]["title"]
 
 
+def test_a_key_answers_no_question_whose_numbers_the_run_lacks(there):
+    page = there("?lesson=tree&step=5")
+    page.get_by_label("Run", exact=True).select_option("first")
+    page.get_by_text("does not contain the numbers for this question").wait_for()
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("1")
+    assert page.evaluate(f"{LEARN}.places.lessons.results.size") == 0
+
+
 def test_the_calculator_follows_its_fields(there):
     steps = lesson_named("ten-steps")["steps"]
     place = next(i for i, step in enumerate(steps, start=1) if step["show"]["view"] == "calculator")

@@ -21,7 +21,8 @@ const OF_A_RUN = ["steps", "play", "whatif"], PRESENTING = "â†’ or space: next Â
 
 export class Learn {
   constructor(root, { server = null, index = { recordings: [], lessons: [] }, payloads = {}, exported = false } = {}) {
-    Object.assign(this, { root, server, index, payloads, exported, model: null, place: "lessons" });
+    Object.assign(this, { root, server, index, exported, model: null, place: "lessons" });
+    this.payloads = new Map(Object.entries(payloads));
     this.own = new Map(); // the visitor's own runs: id -> title
     this.mine = null; // the one that was opened last: lessons show others in between
     aria(root, { role: "region", label: "Learn" }).classList.add("speculoscope", "sl-root");
@@ -116,7 +117,7 @@ export class Learn {
   }
 
   /** The data of a run: in a saved file its own, else the server's. */
-  async payloadOf(id) { return this.payloads[id] ?? (await this.ask("open_run", { run: id, kind: "learn" })).payload; }
+  async payloadOf(id) { return this.payloads.get(id) ?? (await this.ask("open_run", { run: id, kind: "learn" })).payload; }
 
   /** The run of that id without showing it; null is the run on screen. */
   async modelOf(id) { return !id || this.model?.id === id ? this.model : (this.others[id] ??= new RunModel(await this.payloadOf(id))); }

@@ -33,11 +33,11 @@ export class WhatIf {
   open(model) {
     this.model = model;
     this.calculator ??= new Calculator().node;
-    if (!model.replay()) {
+    this.draft = model.draft;
+    if (!this.draft) {
       this.node.replaceChildren(el("p", "sl-empty", model.no_chain), this.calculator);
       return;
     }
-    this.draft = model.draft;
     this.measured = guessCost(model.costs, this.draft);
     const redraw = () => this.draw();
     this.cost = this.measured; // exact; the slider has steps
@@ -76,7 +76,7 @@ export class WhatIf {
     }
     const c = parseFloat(query.get("c"));
     this.cost = !Number.isFinite(c) || Math.abs(c - this.measured) < 0.0001 ? this.measured : this.c.value;
-    if (CHECKS[query.get("checks")]) this.checks.value = query.get("checks");
+    if (Object.hasOwn(CHECKS, query.get("checks"))) this.checks.value = query.get("checks");
     this.draw();
   }
 

@@ -48,7 +48,7 @@ export class Player {
     this.lanes = []; // those that ran
     this.views = []; // of these lanes and, last, of the simulated one
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
-    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map();
+    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new WeakMap(); // token -> its details
     aria(root, { role: "region", label: "Race of decoding policies" }).classList.add("speculoscope");
     this.buildShell();
     this.popup = new Popup(root);
@@ -84,11 +84,9 @@ export class Player {
 
   build(payload) {
     this.pause();
-    this.popup.hide();
-    this.pinned = null;
+    this.unpin();
     this.live = null;
     this.partial = false;  // whether it is a stopped run, for which no details are kept
-    this.cache.clear();
     this.payload = payload;
     this.model = new RunModel(payload);
     this.lanes = this.model.lanes;
