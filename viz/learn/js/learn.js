@@ -7,7 +7,7 @@
  */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
-import { RUN_FILE, ask, copied, opener, orSay, runId, unpackRun } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, numberIn, opener, orSay, runId, unpackRun } from "../../core/js/files.js";
 import { RunModel } from "../../core/js/run.js";
 import { factsOf, ruleOf } from "./facts.js";
 import { Lessons } from "./lessons.js";
@@ -219,7 +219,6 @@ export class Learn {
     if (this.place === "lessons" && lessons.lesson) { query.set("lesson", lessons.lesson.id); query.set("step", String(lessons.at + 1)); return query; }
     query.set("learn", this.place);
     if (this.model) query.set("run", this.model.id);
-    if (this.place === "steps") for (const [name, value] of Object.entries(this.places.steps.state)) query.set(name, String(value));
     for (const [name, value] of Object.entries(this.places[this.place].link || {})) query.set(name, String(value));
     return query;
   }
@@ -241,11 +240,11 @@ export class Learn {
 
   /** Open what a link names; returns whether it names anything on this tab. */
   async follow(search, fragment = "") {
-    const query = new URLSearchParams(search), place = query.get("learn"), number = (name) => Math.max(0, parseInt(query.get(name), 10) || 0);
+    const query = new URLSearchParams(search), place = query.get("learn");
     if (query.has("lesson")) {
       this.show("lessons");
       aria(this.body, { busy: true });
-      await this.places.lessons.openId(query.get("lesson"), number("step") - 1);
+      await this.places.lessons.openId(query.get("lesson"), numberIn(query, "step") - 1);
       this.body.removeAttribute("aria-busy");
       return true;
     }
@@ -260,7 +259,6 @@ export class Learn {
     }
     this.show(place);
     if (!this.model) return true;
-    if (place === "steps") this.places.steps.goTo({ lane: query.has("lane") ? number("lane") : null, iteration: number("iteration"), step: number("step") });
     if (this.places[place].follow) this.places[place].follow(query);
     return true;
   }

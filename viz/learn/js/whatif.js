@@ -95,15 +95,13 @@ export class WhatIf {
     this.draw();
   }
 
-  get costs() { return this.costsAt(this.cost); }
-
   costsAt(c) { return withCosts(this.model.costs, this.draft, { c, v: CHECKS[this.checks.value][1](this.model.costs) }); }
 
   draw() {
     const by = `${this.draft} ${this.checks.value}`;
     if (by !== this.judgedBy) for (const { clear } of this.asked) clear();
     this.judgedBy = by;
-    const { model, draft, costs } = this, alpha = model.matchRate(draft), sweep = model.sweep(costs, draft), sl = this.sl.value;
+    const { model, draft } = this, costs = this.costsAt(this.cost), alpha = model.matchRate(draft), sweep = model.sweep(costs, draft), sl = this.sl.value;
     const best = bestOf(sweep), chosen = sweep[sl - 1];
     const confidence = model.simulated("", new Confidence(this.threshold.value), { draft, costs });
     const mean = confidence.iterations.reduce((sum, it) => sum + it.drafted, 0) / confidence.iterations.length;

@@ -60,8 +60,7 @@ export class Player {
   load(payload) {
     this.settling = null; // {run, timings, of}: the run plays while further repeats are timed
     this.build(payload);
-    this.speed = fittingSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
-    this.fillSpeeds();
+    this.fitSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
     this.select(Math.max(0, payload.lead ?? 0));
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.seek(still ? this.total : 0);
@@ -101,7 +100,8 @@ export class Player {
     this.badge.replaceChildren(el("span", `sd-pill sd-${payload.badge.kind}`, payload.badge.kind),
       el("span", "", payload.badge.text), el("span", "sd-place", payload.badge.place));
     this.buildLanes(payload.prompt);
-    this.buildPanels();
+    this.thresholds = thresholdPanels(this);
+    this.panels.replaceChildren(...this.thresholds.map(({ node }) => node), timePanel(payload.time_table), payload.read.length ? readPanel(payload.read) : "");
     this.setTotal();
     say(this.verdict, payload.verdict.text);
     this.verdict.className = `sd-verdict sd-verdict-${payload.verdict.kind}`;
@@ -111,7 +111,7 @@ export class Player {
   buildLanes(prompt) {
     this.simulation?.under.remove();
     for (const holder of [this.strip, this.texts, this.chips]) holder.replaceChildren();
-    Object.assign(this, { views: [], waiting: [], marked: [], thresholds: [], simulation: null, scaled: 0 });
+    Object.assign(this, { views: [], waiting: [], marked: [], thresholds: [], simulation: null, total: 0 });
     this.lanes.forEach((lane, number) => this.addLane(lane, number, prompt));
     this.showDefaultColumns();
     this.playhead = el("div", "sd-playhead");
@@ -124,23 +124,13 @@ export class Player {
     this.drawLookahead();
     const total = Math.max(...this.views.map(({ lane }) => lane.end), 1e-6);
     this.simulation?.view.strip.scale(total);
-    if (total === this.scaled) return;
-    this.total = this.scaled = total;
+    if (total === this.total) return;
+    this.total = total;
     for (const { strip } of this.views) strip.scale(this.total);
     for (const panel of this.thresholds) panel.scale(this.total);
     this.ends.textContent = clockText(this.total, this.total);
     this.now.style.setProperty("--sd-chars", this.ends.textContent.length);
     this.buildAxis();
-  }
-
-  // ------------------------------------------------------------ panels below the texts
-
-  buildPanels() {
-    this.panels.replaceChildren();
-    this.thresholds = thresholdPanels(this);
-    for (const panel of this.thresholds) this.panels.append(panel.node);
-    this.panels.append(timePanel(this.payload.time_table));
-    if (this.payload.read.length) this.panels.append(readPanel(this.payload.read));
   }
 
   // ------------------------------------------------------------ clock
@@ -199,10 +189,8 @@ export class Player {
   }
 
   changeSpeed(direction) {
-    const options = [...this.speeds.options];
-    const at = clamp(this.speeds.selectedIndex + direction, 0, options.length - 1);
-    this.speeds.selectedIndex = at;
-    this.speed = Number(options[at].value);
+    this.speeds.selectedIndex = clamp(this.speeds.selectedIndex + direction, 0, this.speeds.length - 1);
+    this.speed = Number(this.speeds.value);
   }
 
   render() {
