@@ -225,11 +225,10 @@ def test_a_lesson_prints_as_a_hand_out_with_each_step_on_its_own_run(there):
 
 def test_a_lesson_is_saved_as_one_file_that_works_alone(there, opened):
     """As every lesson does, below; here with the run that is on the page."""
-    page = there("?lesson=one-sl")
-    alone = opened(download(page, "Save as one HTML file"))
-    assert alone.locator(".sl-lesson h2").inner_text() == lesson_named("one-sl")["steps"][0]["title"]
-    alone.locator(".sl-turn .sl-main").click()
-    assert alone.locator(".sl-lesson h2").inner_text() == lesson_named("one-sl")["steps"][1]["title"]
+    alone = opened(download(there("?lesson=one-sl"), "Save as one HTML file"))
+    for step in lesson_named("one-sl")["steps"][:2]:
+        assert alone.locator(".sl-lesson h2").inner_text() == step["title"]
+        alone.locator(".sl-turn .sl-main").click()
 
 
 def test_an_iteration_of_many_guesses_scrolls_beside_its_lesson_on_a_phone(opened):
