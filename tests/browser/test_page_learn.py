@@ -150,6 +150,18 @@ def test_what_if_answers_with_the_replay(there):
     assert verdicts.last.inner_text() == ""
 
 
+def test_what_if_says_that_a_run_has_no_guesses_also_after_one_that_has_them(there):
+    page = there("?learn=whatif&run=first")
+    shown = page.evaluate(f"""() => {{
+      const {{ model, places: {{ whatif }} }} = {LEARN};
+      whatif.open(Object.assign(Object.create(model), {{ chains: {{}}, no_chain: "No guesses." }}));
+      whatif.preset("free");
+      const {{ textContent }} = whatif.node;
+      whatif.open(model);
+      return textContent; }}""")
+    assert shown.startswith("No guesses.")
+
+
 @pytest.mark.parametrize(
     ("query", "said"),
     [
@@ -157,7 +169,9 @@ def test_what_if_answers_with_the_replay(there):
         ("?learn=steps&run=../../etc", "does not name a run"),
         ("?learn=steps&run=gone", "no longer, kept here"),
         ("?learn=steps&lane=99&iteration=9999&step=9999", ""),
+        ("?learn=steps&run=constructor", "no longer, kept here"),
         ("?learn=whatif&c=NaN&sl=1e9&checks=<b>", ""),
+        ("?learn=whatif&run=first&checks=toString", ""),
     ],
 )
 def test_a_link_that_leads_nowhere_says_so(there, query, said):

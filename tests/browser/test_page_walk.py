@@ -184,6 +184,23 @@ def test_plots_of_another_run_never_stand_below_a_run(page):
     expect(page.locator(".sp-figure p").first).to_have_text(recorded)
 
 
+def test_plots_that_cannot_be_drawn_any_more_say_nothing_of_the_run_that_has_begun(page):
+    said = page.evaluate(f"""async () => {{
+      const {{ plots }} = {RACE}, {{ fetch, run }} = plots;
+      let fail;
+      plots.fetch = () => new Promise((_, failed) => {{ fail = failed; }});
+      Object.assign(plots, {{ fetched: null, ended: true }});
+      const drawn = plots.refresh();
+      plots.show(null);
+      fail(new Error("the run before is gone"));
+      await drawn;
+      const {{ textContent }} = plots.note;
+      plots.fetch = fetch;
+      plots.show(run);
+      return textContent; }}""")
+    assert said.startswith("The plots appear when the run has ended")
+
+
 def test_a_run_can_be_taken_along_and_brought_back(page, visit):
     run = run_from_json(download(page, "Run file (JSON)", "speculoscope-first.json"))
     assert run == first_run()

@@ -207,6 +207,24 @@ def test_hover_marks_the_same_position_in_every_lane_and_says_why(page, run):
     assert page.locator(".sd-same").count() == 0
 
 
+def test_details_that_come_late_are_not_shown_over_another_run(page):
+    stop_at(page, 1)
+    hidden, held, shown = page.evaluate("""async () => {
+      const { details } = player.options, first = () => player.tokenOf(player.lanes[1].tokens[0].node);
+      let answer;
+      player.options.details = () => new Promise((done) => { answer = done; });
+      const asked = player.showToken(first());
+      player.holdPopup(true);  // as a click does
+      player.load(player.payload);
+      answer({ text: "late", fate: "accepted", where: "in the run before" });
+      await asked;
+      player.options.details = details;
+      const state = [player.popup.node.hidden, player.isHeld];
+      await player.showToken(first());
+      return [...state, player.popup.node.textContent]; }""")
+    assert (hidden, held) == (True, False) and "output position 0" in shown and "in the run before" not in shown
+
+
 def test_arrows_walk_through_a_text(page, run):
     stop_at(page, 1)
     page.locator(".sd-text:visible").first.focus()

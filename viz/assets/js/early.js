@@ -8,7 +8,7 @@ import { memory, memoryOfTab } from "../../core/js/files.js";
 import { tokenBox } from "../../core/js/tokens.js";
 import { mount } from "../../player/js/main.js";
 
-let cover = null, player = null, run = null;
+let cover = null, player = null;
 
 /** Whether a link's settings differ from those of the page's first run; a pair that the form does not offer counts as none. */
 export const asksForAnother = (query) => Boolean(query.get("prompt") || query.get("lanes") || offers(query.get("pair")));
@@ -18,12 +18,6 @@ const component = (name) => (window.gradio_config?.components || []).find(({ pro
 
 /** The run that the link itself carries, after "#"; null if there is none. */
 export const packedRun = () => new URLSearchParams(window.location.hash.slice(1)).get("run");
-
-/** The value of the Race tab's view, JSON text of a delta; "" where no run is shipped. */
-function firstValue() {
-  const view = component("race");
-  return view && typeof view.props.value === "string" ? view.props.value : "";
-}
 
 /** The theme, decided as by Gradio. */
 function isDark(theme) {
@@ -44,7 +38,7 @@ export function wantedOfLearn() {
 
 /** Plays it, unless the link names another run or a lesson, or the tab had another on screen. */
 export function begin() {
-  const query = new URLSearchParams(window.location.search), value = firstValue();
+  const query = new URLSearchParams(window.location.search), value = component("race")?.props.value; // a delta as JSON text; "" where no run is shipped
   if (!value || query.has("run") || wantedOfLearn() || asksForAnother(query) || packedRun()) return;
   const { payload } = JSON.parse(value).events[0].data, before = reloaded(query).run;
   if (before && before !== payload.id) return;
@@ -54,13 +48,12 @@ export function begin() {
     el("p", "sp-note", "A recorded run plays while the rest of the page loads.")), root);
   document.body.prepend(cover);
   player = mount(root);
-  run = payload.id;
   player.load(payload);
   open(player);
   requestAnimationFrame(() => performance.mark("speculoscope-first-run"));
 }
 
-/** {player, run} of the first paint, with its root moved to the place of `node`; null if there was none. */
+/** The player of the first paint, its root moved to the place of `node`; null if there was none. */
 export function takeOver(node) {
   if (!cover) return null;
   const { root } = player, parent = node.parentNode;
@@ -69,7 +62,7 @@ export function takeOver(node) {
   node.remove();
   cover.remove();
   cover = null;
-  return { player, run };
+  return player;
 }
 
 // ---------------------------------------------------------------- the opening

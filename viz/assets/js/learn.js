@@ -4,7 +4,8 @@ import { memoryOfTab } from "../../core/js/files.js";
 import { wantedOfLearn } from "./early.js";
 
 const HOME = "speculoscope-learn";
-let opened = null, waiting = [], carried = null;
+let opened = null, carried = null, open;
+const ready = new Promise((done) => { open = done; });
 
 export async function learn(element, server) {
   const root = element.querySelector(".sp-learn");
@@ -17,7 +18,7 @@ export async function learn(element, server) {
   }
   opened = await window.SpeculoscopeLearn.mountPage(root, server, wanted);
   root.removeAttribute("aria-busy");
-  for (const act of waiting.splice(0)) await act(opened);
+  open(opened);
 }
 
 const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].find((node) => node.textContent.trim() === "Learn");
@@ -25,7 +26,7 @@ const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].fi
 /** Calls `act` with the Learn tab, now or when it is ready. */
 function whenReady(act) {
   carried = null;
-  if (opened) act(opened); else waiting.push(act);
+  ready.then(act);
 }
 
 function toLearn(act) {

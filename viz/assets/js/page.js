@@ -21,9 +21,9 @@ class Race {
     Object.assign(this, { server, trigger });
     this.status = new Status(element.querySelector(".sp-status"));
     this.run = this.last = null; // the id of the finished run on screen; of the last one
-    this.early = takeOver(element.querySelector(".sp-player"));
+    const early = takeOver(element.querySelector(".sp-player"));
     this.root = element.querySelector(".sp-player");
-    this.player = this.early ? this.early.player : mount(this.root);
+    this.player = early ?? mount(this.root);
     this.player.options.details = (lane, it, at) => this.details(lane, it, at);
     this.player.options.explain = (where) => { if (this.run) explain({ ...this.made, ...where }); };
     this.take = new TakeAlong(element.querySelector(".sp-take"), this);
@@ -42,11 +42,12 @@ class Race {
   begin(value) {
     const query = new URLSearchParams(window.location.search), packed = packedRun(), before = reloaded(query);
     const run = query.has("learn") ? null : query.get("run") ?? before.run, t = parseFloat(query.get("t"));
-    if (this.early) {
-      this.run = this.last = this.early.run;
+    if (this.player.payload) { // of the first paint
+      this.run = this.last = this.player.payload.id;
       this.shown();
     } else if (packed || run != null) {
-      const opening = packed ? this.openPacked(packed) : this.open(run);
+      this.root.hidden = Boolean(packed);
+      const opening = packed ? unpackRun(packed).then((text) => this.openText(text)) : this.open(run);
       this.queue = opening.then(() => this.seek(t)).catch((error) => { // which is said after what comes in its place is shown
         if (value) this.receive(value);
         this.queue = this.queue.then(() => this.status.refuse(error.message));
@@ -67,12 +68,6 @@ class Race {
   offerAgain(timed) {
     this.status.say(`The run in progress ended when this page was left or reloaded.${timed ? " The timings made by then are shown." : ""}`);
     this.status.offer("Start again", () => document.getElementById("run").click(), whenFilledIn("race"));
-  }
-
-  /** The run that a link carries in itself: its file, deflated, in base64. */
-  async openPacked(packed) {
-    this.root.hidden = true;
-    await this.openText(await unpackRun(packed));
   }
 
   /** The run on screen as it is by now. */
@@ -183,7 +178,7 @@ class Race {
   keep() {
     this.racing = null;
     if (this.run == null) {
-      this.take.refuse();
+      this.take.say("A run that was stopped or failed cannot be saved.");
       this.plots.abandon();
     }
     else if (this.run === this.live) this.shown();
@@ -249,8 +244,6 @@ class TakeAlong {
     this.run = run;
     for (const one of this.buttons) one.disabled = run == null;
   }
-
-  refuse() { this.say("A run that was stopped or failed cannot be saved."); }
 
   say(text) { this.note.textContent = text; }
 

@@ -180,7 +180,8 @@ export class Plots {
       await this.draw(library, figures);
       if (run === this.run) this.note.textContent = figures.length ? "" : "No lane of this run drafted anything, so there is nothing to plot.";
     } catch (error) {
-      if (run === this.fetched) this.fetched = null;
+      if (run !== this.fetched) return; // another run is on screen
+      this.fetched = null;
       this.note.textContent = error.message;
     }
   }

@@ -45,6 +45,9 @@ export function runId(id) {
   return id;
 }
 
+/** The number of that name in a link, from 0 on. */
+export const numberIn = (query, name) => Math.max(0, parseInt(query.get(name), 10) || 0);
+
 export const RUN_FILE = { most: 40 * 2 ** 20, limit: "40 MB, the limit of this page" };
 
 /** A button, and its hidden field, for a file of JSON: act(name, read), where read() gives the text or throws a sentence. */

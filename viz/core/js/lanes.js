@@ -70,8 +70,6 @@ class Iteration {
   }
 }
 
-const NOTHING = { drafted: 0, steps: 0, accepted: 0, kept: 0 };
-
 export class Lane {
   #joiner; #vocab; #near = []; // of its text so far, the last ids
 
@@ -81,7 +79,6 @@ export class Lane {
     this.end = 0;
     this.tokens = [];
     this.keptAt = []; // output position -> index into tokens
-    this.sums = []; // of all iterations up to each
     this.#vocab = vocab;
     this.#joiner = new Joiner(vocab);
   }
@@ -111,9 +108,6 @@ export class Lane {
       this.tokens.push(token);
     }
     this.iterations.push(iteration);
-    const sums = this.sums[this.sums.length - 1] ?? NOTHING;
-    this.sums.push({ drafted: sums.drafted + drafted, steps: sums.steps + iteration.steps,
-      accepted: sums.accepted + accepted, kept: sums.kept + iteration.gives });
     this.end = iteration.end;
     return iteration;
   }
@@ -146,8 +140,9 @@ export class Lane {
 
   /** The lane's counts after `upTo` iterations, by default all. */
   counts(upTo = this.iterations.length) {
-    const sums = this.sums[upTo - 1] ?? NOTHING;
-    return { passes: upTo, thrown: sums.drafted - sums.accepted, ...sums };
+    const past = this.iterations.slice(0, upTo), sum = (of) => past.reduce((total, it) => total + of(it), 0);
+    const drafted = sum((it) => it.drafted), accepted = sum((it) => it.accepted);
+    return { passes: upTo, drafted, accepted, thrown: drafted - accepted, steps: sum((it) => it.steps), kept: sum((it) => it.gives) };
   }
 
   /** Accepted guesses over all guesses; null if there were none. */

@@ -19,16 +19,11 @@ export function meter(p, shown = percent) {
   return node;
 }
 
-/** rows: [[text, probability]]. */
-function topList(title, rows, shown) {
-  const entry = ([text, p]) => el("li", "", el("code", "", visible(text ?? "")), meter(p, shown));
-  return el("div", "sd-top", el("p", "sd-mute", title), el("ol", "", ...rows.slice(0, 5).map(entry)));
-}
-
-/** What the draft and the target would say; lists without rows are left out. */
+/** What the draft and the target would say, rows of [text, probability]; lists without rows are left out. */
 export function tops(draft = [], target = [], shown = percent) {
-  const titled = [["The draft would say", draft], ["The target would say", target]];
-  return el("div", "sd-tops", ...titled.filter(([, rows]) => rows.length).map(([title, rows]) => topList(title, rows, shown)));
+  const entry = ([text, p]) => el("li", "", el("code", "", visible(text ?? "")), meter(p, shown));
+  const list = (title, rows) => (rows.length ? el("div", "sd-top", el("p", "sd-mute", title), el("ol", "", ...rows.slice(0, 5).map(entry))) : null);
+  return el("div", "sd-tops", list("The draft would say", draft), list("The target would say", target));
 }
 
 /** The picture with what it decided, in a run's payload or model; nothing for a run without one. */

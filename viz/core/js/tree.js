@@ -50,7 +50,7 @@ export function treeOf(it, { fate = (k) => it.tokens[k].outcome, shown = () => t
   Object.assign(inner.style, { width: `${width}px`, height: `${height}px` });
   inner.addEventListener("keydown", (event) => {
     const from = buttons.indexOf(event.target), to = from < 0 ? null : neighbour(nodes, from, event.key);
-    if (to == null) return;
+    if (to === null) return;
     event.preventDefault(); // arrow keys also step through the lane
     if (!buttons[to] || !shown(to)) return;
     pick(to);

@@ -18,7 +18,7 @@ const TOKEN = /\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|([A-Za-z_]\w*)|(<=|>=|==
 
 export class ExpressionError extends Error {}
 
-/** {wantsMore(values) -> boolean}. names: the variables that may be read. Throws an ExpressionError with a sentence. */
+/** (values) -> whether to guess on. names: the variables that may be read. Throws an ExpressionError with a sentence. */
 function parsePolicy(source, names) {
   if (source.length > MAX_SOURCE) throw new ExpressionError(`The policy is too long: at most ${MAX_SOURCE} characters.`);
   const lines = source.split(/[\n;]/).map((line) => line.replace(/#.*/, "").trim()).filter(Boolean);
@@ -29,19 +29,13 @@ function parsePolicy(source, names) {
     const last = i === lines.length - 1, target = parser.assignment();
     if (target && last) throw new ExpressionError(`The last line must be the condition for guessing on, but it sets ${target}.`);
     if (!target && !last) throw new ExpressionError(`Line ${i + 1} has no effect: write name = …, or make it the last line.`);
-    const value = parser.whole();
-    if (target) { steps.push([target, value]); known.add(target); } else steps.push([null, value]);
+    steps.push([target, parser.whole()]);
+    if (target) known.add(target);
   });
-  return {
-    wantsMore(values) {
-      const scope = Object.assign(Object.create(null), values, { true: 1, false: 0 });
-      let answer = 0;
-      for (const [target, value] of steps) {
-        answer = value(scope);
-        if (target) scope[target] = answer;
-      }
-      return Boolean(answer) && !Number.isNaN(answer);
-    },
+  return (values) => {
+    const scope = Object.assign(Object.create(null), values, { true: 1, false: 0 });
+    const answers = steps.map(([target, value]) => (scope[target] = value(scope)));
+    return Boolean(answers.at(-1)); // NaN is none
   };
 }
 
@@ -141,7 +135,7 @@ export const WRITTEN_NAMES = ["p", "entropy", "product", "guessed", "position", 
 
 /** A written policy as a lane. It is asked after every guess, and before the first one with p = 1 and entropy = 0. */
 export class Written extends Policy {
-  constructor(source) { super("written"); this.parsed = parsePolicy(source, WRITTEN_NAMES); }
+  constructor(source) { super("written"); this.holds = parsePolicy(source, WRITTEN_NAMES); }
   reset({ costs, draft }) {
     this.product = 1;
     this.last = { held_last: 0, guessed_last: 0 };
@@ -151,7 +145,7 @@ export class Written extends Policy {
   wantsMore({ start, guesses }) {
     const guessed = guesses.length, last = guesses[guessed - 1];
     this.product = guessed ? this.product * last.p : 1;
-    return this.parsed.wantsMore({
+    return this.holds({
       p: last ? last.p : 1, entropy: last ? last.entropy : 0, product: this.product, guessed, position: start + guessed,
       ...this.last, ...this.known, check: checkCost(this.costs, guessed + 2) - checkCost(this.costs, guessed + 1),
     });

@@ -7,7 +7,7 @@
  */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
-import { RUN_FILE, ask, copied, opener, orSay, runId, unpackRun } from "../../core/js/files.js";
+import { RUN_FILE, ask, copied, numberIn, opener, orSay, runId, unpackRun } from "../../core/js/files.js";
 import { RunModel } from "../../core/js/run.js";
 import { factsOf, ruleOf } from "./facts.js";
 import { Lessons } from "./lessons.js";
@@ -21,7 +21,8 @@ const OF_A_RUN = ["steps", "play", "whatif"], PRESENTING = "â†’ or space: next Â
 
 export class Learn {
   constructor(root, { server = null, index = { recordings: [], lessons: [] }, payloads = {}, exported = false } = {}) {
-    Object.assign(this, { root, server, index, payloads, exported, model: null, place: "lessons" });
+    Object.assign(this, { root, server, index, exported, model: null, place: "lessons" });
+    this.payloads = new Map(Object.entries(payloads));
     this.own = new Map(); // the visitor's own runs: id -> title
     this.mine = null; // the one that was opened last: lessons show others in between
     aria(root, { role: "region", label: "Learn" }).classList.add("speculoscope", "sl-root");
@@ -116,7 +117,7 @@ export class Learn {
   }
 
   /** The data of a run: in a saved file its own, else the server's. */
-  async payloadOf(id) { return this.payloads[id] ?? (await this.ask("open_run", { run: id, kind: "learn" })).payload; }
+  async payloadOf(id) { return this.payloads.get(id) ?? (await this.ask("open_run", { run: id, kind: "learn" })).payload; }
 
   /** The run of that id without showing it; null is the run on screen. */
   async modelOf(id) { return !id || this.model?.id === id ? this.model : (this.others[id] ??= new RunModel(await this.payloadOf(id))); }
@@ -218,7 +219,6 @@ export class Learn {
     if (this.place === "lessons" && lessons.lesson) { query.set("lesson", lessons.lesson.id); query.set("step", String(lessons.at + 1)); return query; }
     query.set("learn", this.place);
     if (this.model) query.set("run", this.model.id);
-    if (this.place === "steps") for (const [name, value] of Object.entries(this.places.steps.state)) query.set(name, String(value));
     for (const [name, value] of Object.entries(this.places[this.place].link || {})) query.set(name, String(value));
     return query;
   }
@@ -240,11 +240,11 @@ export class Learn {
 
   /** Open what a link names; returns whether it names anything on this tab. */
   async follow(search, fragment = "") {
-    const query = new URLSearchParams(search), place = query.get("learn"), number = (name) => Math.max(0, parseInt(query.get(name), 10) || 0);
+    const query = new URLSearchParams(search), place = query.get("learn");
     if (query.has("lesson")) {
       this.show("lessons");
       aria(this.body, { busy: true });
-      await this.places.lessons.openId(query.get("lesson"), number("step") - 1);
+      await this.places.lessons.openId(query.get("lesson"), numberIn(query, "step") - 1);
       this.body.removeAttribute("aria-busy");
       return true;
     }
@@ -259,7 +259,6 @@ export class Learn {
     }
     this.show(place);
     if (!this.model) return true;
-    if (place === "steps") this.places.steps.goTo({ lane: query.has("lane") ? number("lane") : null, iteration: number("iteration"), step: number("step") });
     if (this.places[place].follow) this.places[place].follow(query);
     return true;
   }

@@ -55,7 +55,7 @@ export class Lessons {
   /** The recording for a step; id null: the run on screen. */
   runFor(step, lesson = this.lesson) {
     const wanted = step.recording || lesson.recording, { index, payloads, exported } = this.learn;
-    if (payloads[wanted] || index.recordings.some(({ id }) => id === wanted)) return { id: wanted };
+    if (payloads.has(wanted) || index.recordings.some(({ id }) => id === wanted)) return { id: wanted };
     if (exported) return { id: null };
     const id = this.model ? null : index.recordings[0]?.id || null;
     return { id, note: `This lesson was written for the recording “${wanted}”. It is not here, so the run on screen is used.` };

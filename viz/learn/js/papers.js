@@ -3,7 +3,7 @@
 import { aria, button, definitions, el, table } from "../../core/js/dom.js";
 import { pictureFigure, tokenBox } from "../../core/js/tokens.js";
 import { treeOf } from "../../core/js/tree.js";
-import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
+import { FATES, GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
 import { checksChart, lanesChart } from "./charts.js";
 import { factsOf, fill, iterationFacts } from "./facts.js";
 import { answersOf } from "./questions.js";
@@ -121,7 +121,7 @@ export class Words {
     this.node = aria(el("section"), { label: "Words" });
     const list = () => definitions(Object.entries({ ...GLOSSARY, ...MORE_WORDS }), "sl-glossary");
     const print = button("Print these words", () => printNode(el("div", "sl-handout", el("h1", "", "Words of speculative decoding"), list())));
-    const marks = el("p", "sl-marks", ...["accepted", "rejected", "dropped", "correction", "bonus", "plain"].map((fate) => tokenBox(fate, fate)));
+    const marks = el("p", "sl-marks", ...Object.values(FATES).map((fate) => tokenBox(fate, fate)));
     this.node.append(el("div", "sl-card", el("h2", "", "Words"), marks, list(), print));
   }
 }

@@ -33,7 +33,8 @@ export function answersOf(question, facts, key) {
 export class Question {
   /** options: hidden (show the answers on request only), answered(text, right), chosen (text of an earlier choice). */
   constructor(question, facts, key, { hidden = false, chosen = null, answered = () => {} } = {}) {
-    Object.assign(this, { answers: answersOf(question, facts, key), answered, chosen, hidden });
+    const answers = answersOf(question, facts, key);
+    Object.assign(this, { answers: answers.some(({ right }) => right) ? answers : [], answered, chosen, hidden }); // [] where facts are missing
     this.node = el("fieldset", "sl-question", el("legend", "", fill(question.text, facts)));
     this.list = el("div", "sl-answers");
     this.feedback = aria(el("div", "sl-feedback"), { role: "status" });
@@ -44,8 +45,7 @@ export class Question {
   build() { keepingFocus(this.node, () => this.draw()); }
 
   draw() {
-    const unknown = !this.answers.some((answer) => answer.right);
-    if (unknown) { this.list.replaceChildren(el("p", "sl-note", "This run does not contain the numbers for this question: choose another run above.")); return; }
+    if (!this.answers.length) { this.list.replaceChildren(el("p", "sl-note", "This run does not contain the numbers for this question: choose another run above.")); return; }
     if (this.hidden) {
       this.list.replaceChildren(keyed(0, button("Show the answers (a)", () => this.reveal())));
       return;

@@ -1,6 +1,7 @@
 /* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
 import { aria, button, el, keepingFocus, keyed, part, select } from "../../core/js/dom.js";
+import { numberIn } from "../../core/js/files.js";
 import { clamp, count, fixed, percent, quoted, times, visible } from "../../core/js/format.js";
 import { meter, tokenBox, tops } from "../../core/js/tokens.js";
 import { KINDS, findIteration } from "./kinds.js";
@@ -55,9 +56,13 @@ export class Steps {
   }
 
   /** Where it is, for a link: on a lane of the run, or the invented one after them. Other lanes were made here, and no link names them. */
-  get state() {
+  get link() {
     const lane = this.lane ? this.lanes.indexOf(this.lane) : Infinity;
     return lane <= this.model?.lanes.length ? { lane, ...this.at } : {};
+  }
+
+  follow(query) {
+    this.goTo({ lane: query.has("lane") ? numberIn(query, "lane") : null, iteration: numberIn(query, "iteration"), step: numberIn(query, "step") });
   }
 
   get steps() { return stepsOf(this.model, this.lane, this.at.iteration); }

@@ -33,11 +33,11 @@ export class WhatIf {
   open(model) {
     this.model = model;
     this.calculator ??= new Calculator().node;
-    if (!model.replay()) {
+    this.draft = model.draft;
+    if (!this.draft) {
       this.node.replaceChildren(el("p", "sl-empty", model.no_chain), this.calculator);
       return;
     }
-    this.draft = model.draft;
     this.measured = guessCost(model.costs, this.draft);
     const redraw = () => this.draw();
     this.cost = this.measured; // exact; the slider has steps
@@ -76,7 +76,7 @@ export class WhatIf {
     }
     const c = parseFloat(query.get("c"));
     this.cost = !Number.isFinite(c) || Math.abs(c - this.measured) < 0.0001 ? this.measured : this.c.value;
-    if (CHECKS[query.get("checks")]) this.checks.value = query.get("checks");
+    if (Object.hasOwn(CHECKS, query.get("checks"))) this.checks.value = query.get("checks");
     this.draw();
   }
 
@@ -95,15 +95,13 @@ export class WhatIf {
     this.draw();
   }
 
-  get costs() { return this.costsAt(this.cost); }
-
   costsAt(c) { return withCosts(this.model.costs, this.draft, { c, v: CHECKS[this.checks.value][1](this.model.costs) }); }
 
   draw() {
     const by = `${this.draft} ${this.checks.value}`;
     if (by !== this.judgedBy) for (const { clear } of this.asked) clear();
     this.judgedBy = by;
-    const { model, draft, costs } = this, alpha = model.matchRate(draft), sweep = model.sweep(costs, draft), sl = this.sl.value;
+    const { model, draft } = this, costs = this.costsAt(this.cost), alpha = model.matchRate(draft), sweep = model.sweep(costs, draft), sl = this.sl.value;
     const best = bestOf(sweep), chosen = sweep[sl - 1];
     const confidence = model.simulated("", new Confidence(this.threshold.value), { draft, costs });
     const mean = confidence.iterations.reduce((sum, it) => sum + it.drafted, 0) / confidence.iterations.length;

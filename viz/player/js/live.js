@@ -5,7 +5,7 @@ import { clamp, clockText, count } from "../../core/js/format.js";
 import { Lane, countedFigures } from "../../core/js/lanes.js";
 import { LETTERS } from "../../core/js/words.js";
 import { say } from "./glossary.js";
-import { Player, fittingSpeed } from "./player.js";
+import { Player } from "./player.js";
 
 const Live = {
   /** The next event of a live run; they come in order. */
@@ -70,7 +70,7 @@ const Live = {
     this.badge.replaceChildren(el("span", "sd-pill sd-live", "live"));
     this.lanes = data.lanes.map((about) => new Lane(about, vocab));
     for (const lane of this.lanes) lane.figures = countedFigures(lane, " so far");
-    this.live = { vocab, scaled: false };
+    this.live = { vocab };
     this.panels.replaceChildren();
     this.thresholds = [];
     this.race.classList.add("sd-live");
@@ -127,8 +127,7 @@ const Live = {
   /** The axis grows in steps, so that the strips do not shrink continually. */
   stretchAxis(lane) {
     const needed = Math.max(...this.lanes.map((one) => one.end));
-    if (needed > this.total * 0.98 || !this.live.scaled) {
-      this.live.scaled = true;
+    if (needed > this.total * 0.98) {
       this.total = needed * 1.25;
       for (const { strip } of this.views) strip.scale(this.total);
       this.buildAxis();
@@ -158,8 +157,7 @@ const Live = {
     this.sayPartial(how, begun);
     for (const view of this.views) this.closeLane(view);
     this.setTotal();
-    this.speed = fittingSpeed(this.total);
-    this.fillSpeeds();
+    this.fitSpeed(this.total);
     this.select(this.lanes.indexOf(begun[begun.length - 1]));
     this.seek(this.total);
   },

@@ -48,7 +48,7 @@ export class Player {
     this.lanes = []; // those that ran
     this.views = []; // of these lanes and, last, of the simulated one
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
-    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map();
+    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new WeakMap(); // token -> its details
     aria(root, { role: "region", label: "Race of decoding policies" }).classList.add("speculoscope");
     this.buildShell();
     this.popup = new Popup(root);
@@ -60,8 +60,7 @@ export class Player {
   load(payload) {
     this.settling = null; // {run, timings, of}: the run plays while further repeats are timed
     this.build(payload);
-    this.speed = fittingSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
-    this.fillSpeeds();
+    this.fitSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
     this.select(Math.max(0, payload.lead ?? 0));
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.seek(still ? this.total : 0);
@@ -84,11 +83,9 @@ export class Player {
 
   build(payload) {
     this.pause();
-    this.popup.hide();
-    this.pinned = null;
+    this.unpin();
     this.live = null;
     this.partial = false;  // whether it is a stopped run, for which no details are kept
-    this.cache.clear();
     this.payload = payload;
     this.model = new RunModel(payload);
     this.lanes = this.model.lanes;
@@ -103,7 +100,8 @@ export class Player {
     this.badge.replaceChildren(el("span", `sd-pill sd-${payload.badge.kind}`, payload.badge.kind),
       el("span", "", payload.badge.text), el("span", "sd-place", payload.badge.place));
     this.buildLanes(payload.prompt);
-    this.buildPanels();
+    this.thresholds = thresholdPanels(this);
+    this.panels.replaceChildren(...this.thresholds.map(({ node }) => node), timePanel(payload.time_table), payload.read.length ? readPanel(payload.read) : "");
     this.setTotal();
     say(this.verdict, payload.verdict.text);
     this.verdict.className = `sd-verdict sd-verdict-${payload.verdict.kind}`;
@@ -113,7 +111,7 @@ export class Player {
   buildLanes(prompt) {
     this.simulation?.under.remove();
     for (const holder of [this.strip, this.texts, this.chips]) holder.replaceChildren();
-    Object.assign(this, { views: [], waiting: [], marked: [], thresholds: [], simulation: null, scaled: 0 });
+    Object.assign(this, { views: [], waiting: [], marked: [], thresholds: [], simulation: null, total: 0 });
     this.lanes.forEach((lane, number) => this.addLane(lane, number, prompt));
     this.showDefaultColumns();
     this.playhead = el("div", "sd-playhead");
@@ -126,23 +124,13 @@ export class Player {
     this.drawLookahead();
     const total = Math.max(...this.views.map(({ lane }) => lane.end), 1e-6);
     this.simulation?.view.strip.scale(total);
-    if (total === this.scaled) return;
-    this.total = this.scaled = total;
+    if (total === this.total) return;
+    this.total = total;
     for (const { strip } of this.views) strip.scale(this.total);
     for (const panel of this.thresholds) panel.scale(this.total);
     this.ends.textContent = clockText(this.total, this.total);
     this.now.style.setProperty("--sd-chars", this.ends.textContent.length);
     this.buildAxis();
-  }
-
-  // ------------------------------------------------------------ panels below the texts
-
-  buildPanels() {
-    this.panels.replaceChildren();
-    this.thresholds = thresholdPanels(this);
-    for (const panel of this.thresholds) this.panels.append(panel.node);
-    this.panels.append(timePanel(this.payload.time_table));
-    if (this.payload.read.length) this.panels.append(readPanel(this.payload.read));
   }
 
   // ------------------------------------------------------------ clock
@@ -201,10 +189,8 @@ export class Player {
   }
 
   changeSpeed(direction) {
-    const options = [...this.speeds.options];
-    const at = clamp(this.speeds.selectedIndex + direction, 0, options.length - 1);
-    this.speeds.selectedIndex = at;
-    this.speed = Number(options[at].value);
+    this.speeds.selectedIndex = clamp(this.speeds.selectedIndex + direction, 0, this.speeds.length - 1);
+    this.speed = Number(this.speeds.value);
   }
 
   render() {

@@ -134,15 +134,14 @@ const Pointing = {
       where: `${this.laneAt(lane).name} · output position ${token.position} · iteration ${token.iteration + 1}`,
     };
     if (!this.options.details || !this.isRecorded(lane)) return basic;
-    const key = `${lane}/${token.iteration}/${token.index}`;
-    if (!this.cache.has(key)) {
+    if (!this.cache.has(token)) {
       try {
-        this.cache.set(key, (await this.options.details(lane, token.iteration, token.index)) || basic);
+        this.cache.set(token, (await this.options.details(lane, token.iteration, token.index)) || basic);
       } catch (error) {
         return { ...basic, why: "The details of this token could not be loaded; try again." };
       }
     }
-    return this.cache.get(key);
+    return this.cache.get(token);
   },
 
   /** Removes the highlight of the pointer; the current position stays marked. */

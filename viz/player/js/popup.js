@@ -54,15 +54,11 @@ function pictureNodes({ text, rows }) {
 }
 
 /** The explanation of a token's fate, as nodes. */
-export function detailNodes(details) {
-  const head = el("div", "sd-pop-head", el("span", `sd-tk sd-${LETTERS[details.fate]}`, visible(details.text)),
-    el("b", "", details.fate), el("span", "sd-mute", GLOSSARY[details.fate]));
-  const parts = [head, el("p", "sd-mute", details.where)];
-  if (details.why) parts.push(el("p", "", details.why));
-  if (details.policy) parts.push(el("p", "", details.policy));
-  if (details.rows?.length) parts.push(definitions(details.rows));
-  if (details.picture) parts.push(...pictureNodes(details.picture));
-  const alternatives = tops(details.draft_top, details.target_top, (p) => (p >= 0.0005 ? p.toFixed(3) : "<0.001"));
-  if (alternatives.children.length) parts.push(alternatives);
-  return parts;
+export function detailNodes({ text, fate, where, why, policy, rows, picture, draft_top, target_top }) {
+  const alternatives = tops(draft_top, target_top, (p) => (p >= 0.0005 ? p.toFixed(3) : "<0.001"));
+  return [
+    el("div", "sd-pop-head", el("span", `sd-tk sd-${LETTERS[fate]}`, visible(text)), el("b", "", fate), el("span", "sd-mute", GLOSSARY[fate])),
+    el("p", "sd-mute", where), why && el("p", "", why), policy && el("p", "", policy), rows?.length && definitions(rows),
+    ...(picture ? pictureNodes(picture) : []), alternatives.hasChildNodes() && alternatives,
+  ].filter(Boolean);
 }

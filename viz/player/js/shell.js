@@ -6,7 +6,7 @@ import { times } from "../../core/js/format.js";
 import { FATES } from "../../core/js/words.js";
 import { guide, termButton, termed } from "./glossary.js";
 import { LaneView } from "./laneview.js";
-import { Player, SPEEDS, speedText } from "./player.js";
+import { Player, SPEEDS, fittingSpeed, speedText } from "./player.js";
 import { MEASURED } from "./strip.js";
 
 const Shell = {
@@ -142,7 +142,9 @@ const Shell = {
     this.axis.replaceChildren(inner);
   },
 
-  fillSpeeds() {
+  /** The speed at which `seconds` play in a fitting time, and the others that can be chosen. */
+  fitSpeed(seconds) {
+    this.speed = fittingSpeed(seconds);
     const all = SPEEDS.filter((s) => Math.abs(Math.log(s / this.speed)) > 0.01).concat(this.speed);
     all.sort((a, b) => a - b);
     this.speeds.replaceChildren(...all.map((speed) => Object.assign(el("option", "", speedText(speed)), { value: speed })));
