@@ -14,7 +14,7 @@ from viz.player.payload import run_payload
 from viz.store import RunStore
 
 from .conftest import LEARN, learn_tab
-from .opening import PHONE, reload, wait_until
+from .opening import reload, wait_until
 from .pointing import download, open_text, serious_light_or_dark
 
 
@@ -229,17 +229,6 @@ def test_a_lesson_is_saved_as_one_file_that_works_alone(there, opened):
     for step in lesson_named("one-sl")["steps"][:2]:
         assert alone.locator(".sl-lesson h2").inner_text() == step["title"]
         alone.locator(".sl-turn .sl-main").click()
-
-
-def test_an_iteration_of_many_guesses_scrolls_beside_its_lesson_on_a_phone(opened):
-    lesson = lesson_named("ten-steps")
-    page = opened(export_lesson(lesson, run_payload(first_run(), details=True)), **PHONE)
-    for _ in range(3):
-        page.locator(".sl-turn .sl-main").tap()
-    assert page.evaluate(
-        "(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)(document.querySelector('.sl-board'))"
-    )
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_axe_finds_nothing_serious_light_or_dark(opened):

@@ -4,7 +4,11 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.evaluations import make_drafts, make_papers
+from tests.page_server import first_run
+from viz.export import export_lesson
+from viz.lessons import shipped_lessons
 from viz.player.names import lane_name
+from viz.player.payload import run_payload
 from viz.reports.report import report_of
 
 from .conftest import LEARN, learn_tab
@@ -168,3 +172,14 @@ def test_the_tables_of_a_report_sort_by_their_numbers(race):
     table.get_by_role("button", name="Sort by ahead of static-opt").click()
     assert "static-opt" in names.last.inner_text()  # its cell is empty
     assert serious(page, "#report-evaluate") == []  # dark
+
+
+def test_an_iteration_of_many_guesses_scrolls_beside_its_lesson_on_a_phone(opened):
+    lesson = next(one for one in shipped_lessons() if one["id"] == "ten-steps")
+    page = opened(export_lesson(lesson, run_payload(first_run(), details=True)), **PHONE)
+    for _ in range(3):
+        page.locator(".sl-turn .sl-main").tap()
+    assert page.evaluate(
+        "(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)(document.querySelector('.sl-board'))"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
