@@ -10,6 +10,7 @@ capacity, LANES].
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -106,216 +107,186 @@ class AttentionWriter(Writer):
     def __init__(self, cpu: Cpu) -> None:
         super().__init__(cpu)
         self.sums = _QUERIES * (_CHUNK if cpu.wide else 1)  # that stay in registers
-        self.lanes = self.ir.Constant(self.ir.VectorType(self.long, LANES), list(range(LANES)))
         self._store()
         self._attend()
 
     def _store(self) -> None:
-        b, given = self.entry("store", _FIELDS, _POINTERS)
-        size, width = self._sizes(b, given)
-        with self.loop(b, self.long(0), given["rows"], 1, []) as (row, _):
-            place = b.add(given["start"], row)
-            block, lane = b.sdiv(place, self.long(LANES)), b.srem(place, self.long(LANES))
-            with self.loop(b, self.long(0), given["n_kv_heads"], 1, []) as (head, _):
-                of = b.add(b.mul(row, width), b.add(given["n_heads"], head))
-                key = self.at(b, given["heads"], b.mul(of, given["d"]), self.single)
-                value = self.at(b, key, b.mul(given["n_kv_heads"], given["d"]), self.single)
-                lanes = b.add(b.mul(b.mul(block, given["d"]), self.long(LANES)), lane)
-                keys = self.at(b, given["keys"], b.add(b.mul(head, size), lanes), self.single)
-                with self.loop(b, self.long(0), given["d"], 1, []) as (i, _):
-                    b.store(self.number(b, key, i), self.at(b, keys, b.mul(i, self.long(LANES)), self.single))
-                with self.loop(b, self.long(0), given["d"], LANES, []) as (i, _):
-                    to = b.add(b.mul(i, given["capacity"]), b.mul(place, self.long(LANES)))
-                    self.put(b, self.vector_at(b, value, i), given["values"], b.add(b.mul(head, size), to))
-        b.ret_void()
+        self.given, _ = self.entry("store", _FIELDS, _POINTERS)
+        given, d = self.given, self.given["d"]
+        size, width, _ = self._sizes()
+        with self.each(given["rows"]) as row:
+            place = given["start"] + row
+            block, lane = place // LANES, place % LANES
+            with self.each(given["n_kv_heads"]) as head:
+                of = row * width + (given["n_heads"] + head)
+                key = given["heads"] + of * d
+                value = key + given["n_kv_heads"] * d
+                lanes = block * d * LANES + lane
+                keys = given["keys"] + (head * size + lanes)
+                with self.each(d) as i:
+                    keys[i * LANES] = key[i]
+                with self.each(d, LANES) as i:
+                    to = i * given["capacity"] + place * LANES
+                    given["values"].put(value.vector(i), head * size + to)
+        self.b.ret_void()
 
     def _attend(self) -> None:
         score, add = ({n: make(n) for n in range(1, _QUERIES + 1)} for make in (self._score, self._add_values))
-        b, given = self.entry("attend", _FIELDS, _POINTERS)
-        none, many, d = self.long(0), self.long(_QUERIES), given["d"]
-        length = self._whole(b, b.add(given["start"], given["rows"]))
-        scores, totals = (self.room(b, self.single, b.mul(n, many), 4 * LANES) for n in (length, self.long(1)))
-        queries = self.room(b, self.long, self.long(_QUERIES * len(_QUERY)), 8)
-        scale = b.fdiv(self.ir.Constant(self.single, 1.0), b.call(self.root, [b.sitofp(d, self.single)]))
-        (size, _), of_head = self._sizes(b, given), b.mul(given["rows"], self._group(b, given))
-        mine = self.mine(b, b.mul(given["rows"], given["n_heads"]))
-        with self.loop(b, none, given["n_kv_heads"], 1, []) as (head, _):
-            keys, values = (self.at(b, given[name], b.mul(head, size), self.single) for name in ("keys", "values"))
-            first, end = (self._within(b, b.sub(one, b.mul(head, of_head)), of_head) for one in mine)
-            with self.parts(b, self.cut(b, b.sub(end, first), _QUERIES)) as (begin, n, _):
-                trunk, reach = self._list(b, given, head, b.add(first, begin), n, queries)
-                for count in self.cases(b, n, _QUERIES):
-                    b.call(score[count], [queries, keys, scores, length, d, reach])
-                with self.loop(b, none, n, 1, []) as (i, _):
-                    p = self.at(b, scores, b.mul(length, i), self.single)
-                    total = self._weigh(b, given, self._of(b, queries, i), p, self.everywhere(b, scale))
-                    b.store(total, self.at(b, totals, i, self.single))
-                for count in self.cases(b, n, _QUERIES):
-                    b.call(add[count], [queries, values, scores, length, d, given["capacity"], trunk])
-                with self.loop(b, none, n, 1, []) as (i, _):
-                    p = self.at(b, scores, b.mul(length, i), self.single)
-                    total = self.everywhere(b, self.number(b, totals, i))
-                    self._finish(b, given, self._of(b, queries, i), values, p, trunk, total)
-        b.ret_void()
+        self.given, _ = self.entry("attend", _FIELDS, _POINTERS)
+        given, d = self.given, self.given["d"]
+        length = self._whole(given["start"] + given["rows"])
+        scores, totals = (self.room(self.single, n, 4 * LANES) for n in (length * _QUERIES, _QUERIES))
+        queries = self.room(self.long, _QUERIES * len(_QUERY), 8)
+        scale = self.constant(1.0, self.single) / self.root(d.to(self.single, "sitofp"))
+        size, _, group = self._sizes()
+        of_head = given["rows"] * group
+        mine = self.mine(given["rows"] * given["n_heads"])
+        with self.each(given["n_kv_heads"]) as head:
+            keys, values = (given[name] + head * size for name in ("keys", "values"))
+            first, end = (self.smaller(self.larger(one - head * of_head, 0), of_head) for one in mine)
+            with self.parts(self.cut(end - first, _QUERIES)) as (begin, n, _):
+                trunk, reach = self._list(head, first + begin, n, queries)
+                for count in self.cases(n, _QUERIES):
+                    score[count](queries, keys, scores, length, d, reach)
+                with self.each(n) as i:
+                    p = scores + length * i
+                    totals[i] = self._weigh(self._of(queries, i), p, self.everywhere(scale))
+                for count in self.cases(n, _QUERIES):
+                    add[count](queries, values, scores, length, d, given["capacity"], trunk)
+                with self.each(n) as i:
+                    p = scores + length * i
+                    total = self.everywhere(totals[i])
+                    self._finish(self._of(queries, i), values, p, trunk, total)
+        self.b.ret_void()
 
-    def _list(self, b: Any, given: dict[str, Any], head: Any, first: Any, n: Any, queries: Any) -> tuple[Any, Any]:
+    def _list(self, head: Any, first: Any, n: Any, queries: Any) -> tuple[Any, Any]:
         """Lists ``n`` queries of a key head in ``queries``. Returns how many keys from the first on all of them see,
         and the end of the keys that any of them sees.
         """
-        bounds = [given["capacity"], self.long(0)]
-        with self.loop(b, self.long(0), n, 1, bounds) as (i, found):
-            group, (_, width) = self._group(b, given), self._sizes(b, given)
-            row = b.sdiv(b.add(first, i), group)
-            of_row = b.add(b.mul(head, group), b.srem(b.add(first, i), group))
-            places = (b.add(b.mul(row, heads), of_row) for heads in (width, given["n_heads"]))
-            addresses = [
-                b.ptrtoint(self.at(b, given[name], b.mul(place, given["d"]), self.single), self.long)
-                for name, place in zip(("heads", "out"), places)
-            ]
-            at = self.at(b, given["seen"], b.mul(row, self.long(SEEN)), self.long)
-            seen = [b.load(self.at(b, at, self.long(j), self.long), typ=self.long) for j in range(SEEN)]
-            for j, value in enumerate((*addresses, *seen)):
-                b.store(value, self.at(b, queries, b.add(b.mul(i, self.long(len(_QUERY))), self.long(j)), self.long))
-            found[:] = self._smaller(b, found[0], seen[0]), self._larger(b, found[1], seen[-1])
+        given = self.given
+        bounds = [given["capacity"], 0]
+        with self.loop(0, n, 1, bounds) as (i, found):
+            _, width, group = self._sizes()
+            row = (first + i) // group
+            of_row = head * group + (first + i) % group
+            query = given["heads"] + (row * width + of_row) * given["d"]
+            out = given["out"] + (row * given["n_heads"] + of_row) * given["d"]
+            of_seen = given["seen"].of(self.long) + row * SEEN
+            seen = [of_seen[j] for j in range(SEEN)]
+            for j, value in enumerate((query, out, *seen)):
+                queries[i * len(_QUERY) + j] = value
+            found[:] = self.smaller(found[0], seen[0]), self.larger(found[1], seen[-1])
         return bounds[0], bounds[1]
 
-    def _of(self, b: Any, queries: Any, i: Any) -> dict[str, Any]:
+    def _of(self, queries: Any, i: Any) -> dict[str, Any]:
         """Query ``i`` of a list."""
-        at = self.at(b, queries, b.mul(i, self.long(len(_QUERY))), self.long)
-        found = {name: b.load(self.at(b, at, self.long(j), self.long), typ=self.long) for j, name in enumerate(_QUERY)}
-        return found | {name: b.inttoptr(found[name], self.pointer) for name in _QUERY[:2]}
+        at = queries.of(self.long) + i * len(_QUERY)
+        found = {name: at[j] for j, name in enumerate(_QUERY)}
+        return found | {name: found[name].pointer for name in _QUERY[:2]}
 
-    def _group(self, b: Any, given: dict[str, Any]) -> Any:
-        """Query heads of a key head."""
-        return b.sdiv(given["n_heads"], given["n_kv_heads"])
+    def _sizes(self) -> tuple[Any, Any, Any]:
+        """The numbers in a head's keys, or values; the heads of a row; the query heads of a key head."""
+        capacity, n_heads, n_kv_heads, d = (self.given[name] for name in _FIELDS[-4:])
+        return capacity * d, n_heads + n_kv_heads * 2, n_heads // n_kv_heads
 
-    def _smaller(self, b: Any, one: Any, two: Any) -> Any:
-        return b.select(b.icmp_signed("<", one, two), one, two)
-
-    def _larger(self, b: Any, one: Any, two: Any) -> Any:
-        return b.select(b.icmp_signed(">", one, two), one, two)
-
-    def _within(self, b: Any, number: Any, end: Any) -> Any:
-        """``number``, or the bound of 0 to ``end`` that it passes."""
-        return self._smaller(b, self._larger(b, number, self.long(0)), end)
-
-    def _sizes(self, b: Any, given: dict[str, Any]) -> tuple[Any, Any]:
-        """The numbers in a head's keys, or values; the heads of a row."""
-        width = b.add(given["n_heads"], b.mul(given["n_kv_heads"], self.long(2)))
-        return b.mul(given["capacity"], given["d"]), width
-
-    def _in_chunks(self, b: Any, end: Any, n: int) -> Any:
-        """Loops over the whole chunks before ``end``, then over what is left: (first, end, how many at a time), with
-        the sums of ``n`` queries.
+    def _in_chunks(self, end: Any, n: int) -> Iterator[tuple[Any, int]]:
+        """Code for each of the whole chunks before ``end``, then for each thing that is left: where it is, and how many
+        things it has, with the sums of ``n`` queries.
         """
         at_once = max(chunk for chunk in (1, 2, _CHUNK) if chunk * n <= max(n, self.sums))
-        whole = b.sub(end, b.srem(end, self.long(at_once)))
-        return ((self.long(0), whole, at_once), (whole, end, 1))[: 1 + (at_once > 1)]
+        whole = end - end % at_once
+        with self.each(whole, at_once) as first:
+            yield first, at_once
+        if at_once > 1:
+            with self.each(end, 1, whole) as first:
+                yield first, 1
 
     def _score(self, n: int) -> Any:
         """The products of ``n`` queries by the keys before ``reach``, and by the rest of its block: (queries, keys,
         scores, scores of a query, d, reach).
         """
-        function = self.declare(f"score{n}", self.none, [self.pointer] * 3 + [self.long] * 3)
-        function.linkage = "internal"
-        queries, keys, scores, length, d, reach = function.args
-        b = self.begin(function)
-        of = [self._of(b, queries, self.long(i))["query"] for i in range(n)]
-        for first, end, at_once in self._in_chunks(b, b.sdiv(self._whole(b, reach), self.long(LANES)), n):
-            with self.loop(b, first, end, at_once, []) as (block, _):
-                starts, sums = self._starts(b, keys, d, block, at_once), [self.zero] * (n * at_once)
-                with self.loop(b, self.long(0), d, 1, sums) as (i, values):
-                    self._add(b, starts, i, [self.number(b, query, i) for query in of], values)
-                for i, value in enumerate(sums):
-                    place = b.mul(b.add(block, self.long(i % at_once)), self.long(LANES))
-                    self.put(b, value, scores, b.add(b.mul(length, self.long(i // at_once)), place))
-        b.ret_void()
-        return function
+        score, (queries, keys, scores, length, d, reach) = self.begin(f"score{n}", 3, 3)
+        of = [self._of(queries, i)["query"] for i in range(n)]
+        for block, at_once in self._in_chunks(self._whole(reach) // LANES, n):
+            starts, sums = self._starts(keys, d, block, at_once), [self.zero] * (n * at_once)
+            with self.loop(0, d, 1, sums) as (i, values):
+                self._add(starts, i, [query[i] for query in of], values)
+            for i, value in enumerate(sums):
+                scores.put(value, length * (i // at_once) + (block + i % at_once) * LANES)
+        self.b.ret_void()
+        return score
 
-    def _weigh(self, b: Any, given: dict[str, Any], of: dict[str, Any], scores: Any, scale: Any) -> Any:
-        """Replaces the scores of what a query sees by their exponentials, in the order of its text. Returns the sum."""
-        with self.loop(b, of["path"], of["last"], 1, []) as (step, _):  # in place
-            place = b.load(self.at(b, given["places"], step, self.long), typ=self.long)
-            to = self.at(b, scores, self._step(b, of, step), self.single)
-            b.store(self.number(b, scores, place), to)
-        return self._exponentials(b, scores, self._step(b, of, of["last"]), scale)
-
-    def _step(self, b: Any, of: dict[str, Any], step: Any) -> Any:
-        """The place in its text of a ``step`` of a query's path."""
-        return b.add(of["trunk"], b.sub(step, of["path"]))
-
-    def _exponentials(self, b: Any, scores: Any, length: Any, scale: Any) -> Any:
-        """Replaces the first ``length`` scores s by exp(scale (s - the largest)), and the rest of the last block by
-        zeros. Returns the sum of all.
+    def _weigh(self, of: dict[str, Any], scores: Any, scale: Any) -> Any:
+        """Replaces the scores s of what a query sees by exp(scale (s - the largest)), in the order of its text, and the
+        rest of the last block by zeros. Returns the sum.
         """
-        lowest = self.ir.Constant(self.vector, [-3e38] * LANES)
-        largest = [lowest]
-        with self.loop(b, self.long(0), self._whole(b, length), LANES, largest) as (at, values):
-            found = b.select(self._before(b, at, length), self.vector_at(b, scores, at), lowest)
-            values[0] = b.select(b.fcmp_ordered(">", found, values[0]), found, values[0])
-        highest, sums = self.everywhere(b, self.largest(b, largest[0])), [self.zero]
-        with self.loop(b, self.long(0), self._whole(b, length), LANES, sums) as (at, values):
-            found = self.exp(b, b.fmul(b.fsub(self.vector_at(b, scores, at), highest), scale))
-            found = b.select(self._before(b, at, length), found, self.zero)
-            self.put(b, found, scores, at)
-            values[0] = b.fadd(values[0], found)
-        return self.sum_of(b, sums[0])
+        with self.each(first=of["path"], end=of["last"]) as step:  # in place
+            scores[self._step(of, step)] = scores[self.given["places"].of(self.long)[step]]
+        length = self._step(of, of["last"])
+        whole, largest, sums = self._whole(length), [self.constant(-3e38)], [self.zero]
+        with self.loop(0, whole, LANES, largest) as (at, values):
+            found = self.select(self._before(at, length), scores.vector(at), -3e38)
+            values[0] = self.larger(found, values[0])
+        highest = self.everywhere(self.largest(largest[0]))
+        with self.loop(0, whole, LANES, sums) as (at, values):
+            found = self.exp((scores.vector(at) - highest) * scale)
+            found = self.select(self._before(at, length), found, self.zero)
+            scores.put(found, at)
+            values[0] = values[0] + found
+        return self.sum_of(sums[0])
 
-    def _whole(self, b: Any, n: Any) -> Any:
+    def _step(self, of: dict[str, Any], step: Any) -> Any:
+        """The place in its text of a ``step`` of a query's path."""
+        return of["trunk"] + (step - of["path"])
+
+    def _whole(self, n: Any) -> Any:
         """``n`` up to whole blocks."""
-        return b.mul(b.sdiv(b.add(n, self.long(LANES - 1)), self.long(LANES)), self.long(LANES))
+        return (n + (LANES - 1)) // LANES * LANES
 
-    def _before(self, b: Any, first: Any, end: Any) -> Any:
+    def _before(self, first: Any, end: Any) -> Any:
         """Which of LANES places from ``first`` on are before ``end``."""
-        return b.icmp_signed("<", b.add(self.lanes, self.everywhere(b, first)), self.everywhere(b, end))
+        lanes = self.constant(list(range(LANES)), self.ir.VectorType(self.long, LANES))
+        return lanes + self.everywhere(first) < self.everywhere(end)
 
     def _add_values(self, n: int) -> Any:
         """To the outputs of ``n`` queries, the values of the keys before ``trunk`` by their weights: (queries, values,
         weights, weights of a query, d, capacity, trunk).
         """
-        function = self.declare(f"add{n}", self.none, [self.pointer] * 3 + [self.long] * 4)
-        function.linkage = "internal"
-        queries, values, p, length, d, capacity, trunk = function.args
-        b = self.begin(function)
-        of = [self._of(b, queries, self.long(i))["out"] for i in range(n)]
-        weights = [self.at(b, p, b.mul(length, self.long(i)), self.single) for i in range(n)]
-        for first, end, at_once in self._in_chunks(b, b.sdiv(d, self.long(LANES)), n):
-            with self.loop(b, first, end, at_once, []) as (block, _):
-                starts, sums = self._starts(b, values, capacity, block, at_once), [self.zero] * (n * at_once)
-                with self.loop(b, self.long(0), trunk, 1, sums) as (place, found):
-                    self._add(b, starts, place, [self.number(b, one, place) for one in weights], found)
-                for i, value in enumerate(sums):
-                    place = b.mul(b.add(block, self.long(i % at_once)), self.long(LANES))
-                    self.put(b, value, of[i // at_once], place)
-        b.ret_void()
-        return function
+        add, (queries, values, p, length, d, capacity, trunk) = self.begin(f"add{n}", 3, 4)
+        of = [self._of(queries, i)["out"] for i in range(n)]
+        weights = [p + length * i for i in range(n)]
+        for block, at_once in self._in_chunks(d // LANES, n):
+            starts, sums = self._starts(values, capacity, block, at_once), [self.zero] * (n * at_once)
+            with self.loop(0, trunk, 1, sums) as (place, found):
+                self._add(starts, place, [one[place] for one in weights], found)
+            for i, value in enumerate(sums):
+                of[i // at_once].put(value, (block + i % at_once) * LANES)
+        self.b.ret_void()
+        return add
 
-    def _finish(
-        self, b: Any, given: dict[str, Any], of: dict[str, Any], values: Any, p: Any, trunk: Any, total: Any
-    ) -> None:
+    def _finish(self, of: dict[str, Any], values: Any, p: Any, trunk: Any, total: Any) -> None:
         """To a query's output the values from ``trunk`` on and of its path; the whole over ``total``."""
-        for first, end, at_once in self._in_chunks(b, b.sdiv(given["d"], self.long(LANES)), 1):
-            with self.loop(b, first, end, at_once, []) as (block, _):
-                starts = self._starts(b, values, given["capacity"], block, at_once)
-                outputs = [b.mul(b.add(block, self.long(i)), self.long(LANES)) for i in range(at_once)]
-                sums = [self.vector_at(b, of["out"], output) for output in outputs]
-                with self.loop(b, trunk, of["trunk"], 1, sums) as (place, found):
-                    self._add(b, starts, place, [self.number(b, p, place)], found)
-                with self.loop(b, of["path"], of["last"], 1, sums) as (step, found):
-                    place = b.load(self.at(b, given["places"], step, self.long), typ=self.long)
-                    self._add(b, starts, place, [self.number(b, p, self._step(b, of, step))], found)
-                for output, value in zip(outputs, sums):
-                    self.put(b, b.fdiv(value, total), of["out"], output)
+        given = self.given
+        for block, at_once in self._in_chunks(given["d"] // LANES, 1):
+            starts = self._starts(values, given["capacity"], block, at_once)
+            outputs = [(block + i) * LANES for i in range(at_once)]
+            sums = [of["out"].vector(output) for output in outputs]
+            with self.loop(trunk, of["trunk"], 1, sums) as (place, found):
+                self._add(starts, place, [p[place]], found)
+            with self.loop(of["path"], of["last"], 1, sums) as (step, found):
+                place = given["places"].of(self.long)[step]
+                self._add(starts, place, [p[self._step(of, step)]], found)
+            for output, value in zip(outputs, sums):
+                of["out"].put(value / total, output)
 
-    def _starts(self, b: Any, held: Any, size: Any, block: Any, at_once: int) -> list[Any]:
+    def _starts(self, held: Any, size: Any, block: Any, at_once: int) -> list[Any]:
         """Where ``at_once`` blocks of keys or values begin, of ``size`` vectors each."""
-        vectors = (b.mul(size, b.add(block, self.long(i))) for i in range(at_once))
-        return [self.at(b, held, b.mul(vector, self.long(LANES)), self.single) for vector in vectors]
+        return [held + size * (block + i) * LANES for i in range(at_once)]
 
-    def _add(self, b: Any, starts: list[Any], place: Any, numbers: list[Any], sums: list[Any]) -> None:
+    def _add(self, starts: list[Any], place: Any, numbers: list[Any], sums: list[Any]) -> None:
         """To the sums of each number, the vectors at ``place`` by it."""
-        found = [self.vector_at(b, start, b.mul(place, self.long(LANES))) for start in starts]
+        found = [start.vector(place * LANES) for start in starts]
         for row, number in enumerate(numbers):
-            weight = self.everywhere(b, number)
+            weight = self.everywhere(number)
             for i, value in enumerate(found, row * len(starts)):
-                sums[i] = b.call(self.fma, [value, weight, sums[i]])
+                sums[i] = self.fma(value, weight, sums[i])

@@ -136,164 +136,147 @@ class ProductWriter(Writer):
         each. ``ahead``: what to ask memory for; ``share``: how much of it, in 65536ths, if not all of it comes
         ``soon``.
         """
-        name = f"rows{rows}_blocks{blocks}{'_soon' if soon else ''}"
-        function = self.declare(name, self.none, [self.pointer] * 5 + [self.long] * 3)
-        function.linkage = "internal"
-        x, weights, y, scales, ahead, inputs, outputs, share = function.args
-        b = self.begin(function)
-        size = b.mul(inputs, self.long(self.lanes))
-        starts = [self.at(b, weights, b.mul(size, self.long(block)), self.weight) for block in range(blocks)]
+        inner, given = self.begin(f"rows{rows}_blocks{blocks}{'_soon' if soon else ''}", 5, 3)
+        x, weights, y, scales, ahead, inputs, outputs, share = given
+        x, weights, size = x.of(self.given), weights.of(self.weight), inputs * self.lanes
+        starts = [weights + size * block for block in range(blocks)]
         sums, turn = [self.zero] * (rows * blocks), _TURN_OF_ARRANGED if self._arranged(rows) else _TURN
-        with self.loop(b, self.long(0), inputs, turn, sums) as (first, values):
+        with self.loop(0, inputs, turn, sums) as (first, values):
             if rows > 1 or self.scaled:
-                self._ask_ahead(b, ahead, size, first, turn, blocks, None if soon else share)
+                self._ask_ahead(ahead, size, first, turn, blocks, None if soon else share)
             for step in range(turn):
-                k = b.add(first, self.long(step))
-                wide = [self._widened(b, start, k) for start in starts]
+                k = first + step
+                wide = [self._widened(start, k) for start in starts]
                 for row in range(rows):
-                    at = self.at(b, x, self._place(b, self.long(row), rows, k, inputs), self.given)
-                    number = self.everywhere(b, b.load(at, typ=self.given))
+                    number = self.everywhere(x[self._place(row, rows, k, inputs)])
                     for i, weight in enumerate(wide, row * blocks):
-                        values[i] = self._added(b, weight, number, values[i])
+                        values[i] = self._added(weight, number, values[i])
         for i, value in enumerate(sums):
-            row, first = i // blocks, self.long(i % blocks * self.lanes)
+            row, first = i // blocks, i % blocks * self.lanes
             if self.scaled:
-                value = b.fmul(value, b.load(self.at(b, scales, first, self.single), align=4, typ=self.vector))
-            at = b.add(b.mul(outputs, self.long(row)), first)
-            b.store(value, self.at(b, y, at, self.single), align=4)
-        b.ret_void()
-        return function
+                value = value * scales.vector(first)
+            y.put(value, outputs * row + first)
+        self.b.ret_void()
+        return inner
 
     def _arranged(self, rows: int) -> bool:
         """Whether the numbers of an input lie together, of ``rows`` that are multiplied together."""
         return rows > _FEW_OF_PAIRS if self.pairs else rows > _FEW_ROWS and not self.wide
 
-    def _place(self, b: Any, row: Any, rows: int, k: Any, inputs: Any) -> Any:
+    def _place(self, row: Any, rows: int, k: Any, inputs: Any) -> Any:
         """Where number ``k`` of a row is."""
-        if self._arranged(rows):
-            return b.add(b.mul(k, self.long(rows)), row)
-        return b.add(b.mul(inputs, row), k)
+        return k * rows + row if self._arranged(rows) else inputs * row + k
 
-    def _ask_ahead(self, b: Any, ahead: Any, size: Any, k: Any, turn: int, blocks: int, share: Any) -> None:
+    def _ask_ahead(self, ahead: Any, size: Any, k: Any, turn: int, blocks: int, share: Any) -> None:
         """Asks memory for a ``share`` of what a turn from step ``k`` on reads of blocks of ``size`` weights, from
         ``ahead`` on: of narrow blocks in one stream for each of a chunk.
         """
         streams = 1 if self.wide else self.chunk
         each = blocks * self.lanes * self.bytes // streams  # bytes of a step
-        before = b.mul(k, self.long(each))
+        before = k * each
         if share is not None:
-            before = b.lshr(b.mul(before, share), self.long(_WHOLE))
+            before = before * share >> _WHOLE
         for stream in range(streams):
-            at = b.add(b.mul(size, self.long(stream * self.bytes)), before)
+            at = size * (stream * self.bytes) + before
             for line in range(0, turn * each, LINE):
-                self.ask(b, self.at(b, ahead, b.add(at, self.long(line)), self.ir.IntType(8)))
+                self.ask(ahead.of(self.byte) + (at + line))
 
-    def _widened(self, b: Any, start: Any, k: Any) -> Any:
+    def _widened(self, start: Any, k: Any) -> Any:
         """The weights of step ``k`` in float32, or pairs as they are."""
-        at = self.at(b, start, b.mul(k, self.long(self.lanes)), self.weight)
         kind = self.ir.VectorType(self.weight, self.lanes)
-        found = b.load(at, align=self.lanes * self.bytes, typ=kind)
+        found = start.vector(k * self.lanes, kind, self.lanes * self.bytes)
         if self.scaled:
-            return b.sitofp(found, self.vector)
+            return found.to(self.vector, "sitofp")
         if self.weight == self.given:
             return found
         if self.weight == self.ir.HalfType():
-            return b.fpext(found, self.vector)
-        whole = self.ir.VectorType(self.int, self.lanes)  # bfloat16 is the upper half of a float32 number
-        return b.bitcast(b.shl(b.zext(found, whole), self.ir.Constant(whole, [16] * self.lanes)), self.vector)
+            return found.to(self.vector, "fpext")
+        whole = found.to(self.ir.VectorType(self.int, self.lanes), "zext")  # bfloat16 is the upper half of a float32
+        return (whole << 16).to(self.vector, "bitcast")
 
-    def _added(self, b: Any, weight: Any, number: Any, value: Any) -> Any:
+    def _added(self, weight: Any, number: Any, value: Any) -> Any:
         """``value`` + ``weight`` ``number``."""
         if self.pairs is None:
-            return b.call(self.fma, [weight, number, value])
-        places, parts = self.ir.VectorType(self.int, LANES), []
+            return self.fma(weight, number, value)
+        parts = []
         for first in range(0, self.lanes, LANES):
-            mask = self.ir.Constant(places, list(range(first, first + LANES)))
-            start, *factors = (b.shuffle_vector(one, one, mask) for one in (value, weight, number))
-            parts.append(b.call(self.pairs, [start, *(b.bitcast(one, self.pairs.args[1].type) for one in factors)]))
-        whole = self.ir.Constant(self.ir.VectorType(self.int, self.lanes), list(range(self.lanes)))
-        return b.shuffle_vector(parts[0], parts[-1], whole)
+            start, *factors = (self._lanes_of(one, one, first, LANES) for one in (value, weight, number))
+            parts.append(self.pairs(start, *(one.to(self.factors, "bitcast") for one in factors)))
+        return self._lanes_of(parts[0], parts[-1], 0, self.lanes)
+
+    def _lanes_of(self, one: Any, two: Any, first: int, n: int) -> Any:
+        """``n`` numbers from ``first`` on of two vectors, one after the other."""
+        places = self.constant(list(range(first, first + n)), self.ir.VectorType(self.int, n))
+        return self.wrapped(self.b.shuffle_vector(one.raw, two.raw, places.raw))
 
     def _pairs(self) -> Any:
         """AVX512-BF16's instruction: to 16 float32 numbers it adds the products of 16 pairs."""
         number = type("Bfloat", (self.ir.Type,), {"_to_string": lambda self: "bfloat"})()  # which llvmlite has not
-        sums, factors = self.ir.VectorType(self.single, LANES), self.ir.VectorType(number, 2 * LANES)
-        return self.declare("llvm.x86.avx512bf16.dpbf16ps.512", sums, [sums, factors, factors])
+        sums, self.factors = self.ir.VectorType(self.single, LANES), self.ir.VectorType(number, 2 * LANES)
+        return self.declare("llvm.x86.avx512bf16.dpbf16ps.512", sums, [sums, self.factors, self.factors])
 
     def _multiply(self) -> None:
-        b, given = self.entry("multiply", _FIELDS, _POINTERS)
-        cut = self.cut(b, given["rows"], self.most_rows)
-        share = b.sdiv(self.long(1 << _WHOLE), cut.parts)
-        self._arrange(b, given, cut)
-        first, end = self.mine(b, given["blocks"])
-        whole = b.sub(end, b.srem(b.sub(end, first), self.long(self.chunk)))
+        given, _ = self.entry("multiply", _FIELDS, _POINTERS)
+        cut = self.cut(given["rows"], self.most_rows)
+        share = self.constant(1 << _WHOLE, self.long) // cut.parts
+        self._arrange(given, cut)
+        first, end = self.mine(given["blocks"])
+        whole = end - (end - first) % self.chunk
         for begin, until, blocks in ((first, whole, self.chunk), (whole, end, 1)):
-            chunks = self.loop(b, begin, until, blocks, [])
-            with chunks as (block, _), self.parts(b, cut) as part:
-                for rows in self.cases(b, part.n, self.most_rows):
-                    self._some_rows(b, given, part, rows, block, blocks, share)
-        b.ret_void()
+            with self.each(until, blocks, begin) as block, self.parts(cut) as part:
+                for rows in self.cases(part.n, self.most_rows):
+                    self._some_rows(given, part, rows, block, blocks, share)
+        self.b.ret_void()
 
-    def _arrange(self, b: Any, given: dict[str, Any], cut: Cut) -> None:
+    def _arrange(self, given: dict[str, Any], cut: Cut) -> None:
         """Arranges rows that are multiplied together, and rounds pairs: every thread writes the same."""
         inputs = given["inputs"]
-        with self.parts(b, cut) as part:
-            first = b.mul(part.first, inputs)
-            to = self.at(b, given["arranged"], first, self.int)
-            x = self.at(b, given["x"], b.mul(first, self.long(2)) if self.pairs else first, self.single)
-            for rows in self.cases(b, part.n, self.most_rows):
+        with self.parts(cut) as part:
+            first = part.first * inputs
+            to = given["arranged"].of(self.int) + first
+            x = given["x"] + (first * 2 if self.pairs else first)
+            for rows in self.cases(part.n, self.most_rows):
                 if self.pairs:
-                    self._round(b, x, to, rows, inputs)
+                    self._round(x, to, rows, inputs)
                 elif self._arranged(rows):
-                    with self.loop(b, self.long(0), inputs, 1, []) as (k, _):
+                    with self.each(inputs) as k:
                         for row in range(rows):
-                            number = self.at(b, x, b.add(b.mul(inputs, self.long(row)), k), self.int)
-                            place = self.at(b, to, self._place(b, self.long(row), rows, k, inputs), self.int)
-                            b.store(b.load(number, typ=self.int), place)
+                            to[self._place(row, rows, k, inputs)] = x.of(self.int)[inputs * row + k]
 
-    def _round(self, b: Any, x: Any, to: Any, rows: int, inputs: Any) -> None:
+    def _round(self, x: Any, to: Any, rows: int, inputs: Any) -> None:
         wide, whole = self.ir.VectorType(self.single, _ROUNDED), self.ir.VectorType(self.int, LANES)
-        by_row, by_input = (self.loop(b, self.long(0), *until, []) for until in ((self.long(rows), 1), (inputs, LANES)))
-        with by_row as (row, _), by_input as (k, _):
-            at = b.mul(b.add(b.mul(inputs, row), k), self.long(2))
-            found = b.load(self.at(b, x, at, self.single), align=4, typ=wide)
-            pairs = b.bitcast(b.fptrunc(found, self.pairs.args[1].type), whole)
+        with self.each(rows) as row, self.each(inputs, LANES) as k:
+            found = x.vector((inputs * row + k) * 2, wide)
+            pairs = found.to(self.factors, "fptrunc").to(whole, "bitcast")
             if not self._arranged(rows):
-                b.store(pairs, self.at(b, to, self._place(b, row, rows, k, inputs), self.int), align=4)
+                to.put(pairs, self._place(row, rows, k, inputs))
             for i in range(LANES if self._arranged(rows) else 0):
-                place = self._place(b, row, rows, b.add(k, self.long(i)), inputs)
-                b.store(b.extract_element(pairs, self.int(i)), self.at(b, to, place, self.int))
+                to[self._place(row, rows, k + i, inputs)] = pairs[i]
 
-    def _some_rows(
-        self, b: Any, given: dict[str, Any], part: Part, rows: int, block: Any, blocks: int, share: Any
-    ) -> None:
+    def _some_rows(self, given: dict[str, Any], part: Part, rows: int, block: Any, blocks: int, share: Any) -> None:
         width = max(width for of, width, _ in self.inner if of == rows and width <= blocks)
-        outputs, size = (b.mul(given[name], self.long(self.lanes)) for name in ("blocks", "inputs"))
-        x = given["arranged" if self.pairs or self._arranged(rows) else "x"]
-        x = self.at(b, x, b.mul(part.first, given["inputs"]), self.given)
+        outputs, size = (given[name] * self.lanes for name in ("blocks", "inputs"))
+        x = given["arranged" if self.pairs or self._arranged(rows) else "x"].of(self.given)
+        x = x + part.first * given["inputs"]
         for done in range(0, blocks, width):
-            first = b.mul(b.add(block, self.long(done)), self.long(self.lanes))  # output
-            weights = self.at(b, given["weights"], b.mul(first, given["inputs"]), self.weight)
-            y = self.at(b, given["y"], b.add(b.mul(part.first, outputs), first), self.single)
-            scales = self.at(b, given["scales"], first, self.single)
-            for soon, ahead in self._ahead(b, weights, size, part, done, share):
-                pointers, numbers = (x, weights, y, scales, ahead), (given["inputs"], outputs, share)
-                b.call(self.inner[rows, width, soon], [*pointers, *numbers])
+            first = (block + done) * self.lanes  # output
+            weights = given["weights"].of(self.weight) + first * given["inputs"]
+            y, scales = given["y"] + (part.first * outputs + first), given["scales"] + first
+            for soon, ahead in self._ahead(weights, size, part, done, share):
+                self.inner[rows, width, soon](x, weights, y, scales, ahead, given["inputs"], outputs, share)
 
-    def _ahead(self, b: Any, weights: Any, size: Any, part: Part, done: int, share: Any) -> Iterator[tuple[bool, Any]]:
+    def _ahead(self, weights: Any, size: Any, part: Part, done: int, share: Any) -> Iterator[tuple[bool, Any]]:
         """Code for what to ask for, and whether it comes soon, while ``weights``, of block ``done`` of a chunk, meet a
         part of the rows: the same part of the next chunk, of narrow blocks of each of them.
         """
-        next_one = self.at(b, weights, b.mul(size, self.long(self.chunk - done)), self.weight)
-        turns = b.add(b.mul(part.index, self.long(self.chunk)), self.long(done))
-        asked = b.lshr(b.mul(b.mul(size, turns), share), self.long(_WHOLE))
-        asked = asked if self.wide else b.sdiv(asked, self.long(self.chunk))
-        later = self.at(b, next_one, asked, self.weight)
+        next_one = weights + size * (self.chunk - done)
+        asked = size * (part.index * self.chunk + done) * share >> _WHOLE
+        later = next_one + (asked if self.wide else asked // self.chunk)
         if not self.pairs:
             yield False, later
             return
-        with b.if_else(b.icmp_signed("==", share, self.long(1 << _WHOLE))) as (all_rows, some):
+        with self.b.if_else(share.equals(1 << _WHOLE).raw) as (all_rows, some):
             with all_rows:
-                yield True, self.at(b, weights, self.long(_SOON), self.ir.IntType(8))
+                yield True, weights.of(self.byte) + _SOON
             with some:
                 yield False, later

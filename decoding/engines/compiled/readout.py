@@ -116,120 +116,114 @@ class ReadoutWriter(Writer):
 
     def __init__(self, cpu: Cpu) -> None:
         super().__init__(cpu)
+        self.lowest = self.constant(-math.inf)
         self._choose()
         self._judge()
         self._top()
 
-    def _begin(self, name: str) -> tuple[Any, dict[str, Any]]:
-        b, given = self.entry(name, _FIELDS, _POINTERS)
+    def _begin(self, name: str) -> tuple[dict[str, Any], Any]:
+        given, arguments = self.entry(name, _FIELDS, _POINTERS)
         self.row, self.end = given["row"], given["n"]
-        self.whole = b.mul(b.sdiv(self.end, self.long(LANES)), self.long(LANES))
-        self.tail = self.room(b, self.single, self.long(LANES), 4)
-        return b, given
+        self.whole = self.end // LANES * LANES
+        self.tail = self.room(self.single, LANES, 4)
+        return given, arguments
 
     def _choose(self) -> None:
-        b, given = self._begin("choose")
-        b.store(self._first_of(b, self._highest(b)), given["token"])
-        b.ret_void()
+        given, _ = self._begin("choose")
+        given["token"].of(self.long)[0] = self._first_of(self._highest())
+        self.b.ret_void()
 
-    def _first_of(self, b: Any, number: Any) -> Any:
+    def _first_of(self, number: Any) -> Any:
         """The first place of a ``number`` that was just found in the row; of NaN any."""
-        highest, places = self.everywhere(b, number), self.ir.VectorType(self.int, LANES)
-        lanes, none = (self.ir.Constant(places, numbers) for numbers in (list(range(LANES)), [_NOWHERE] * LANES))
+        highest, places = self.everywhere(number), self.ir.VectorType(self.int, LANES)
+        lanes, none = (self.constant(numbers, places) for numbers in (list(range(LANES)), _NOWHERE))
 
         def first(numbers: Any, start: Any, found: Any) -> Any:
-            at = b.add(self.everywhere(b, b.trunc(start, self.int)), lanes)
-            at = b.select(b.fcmp_ordered("==", numbers, highest), at, none)
-            return b.select(b.icmp_signed("<", at, found), at, found)
+            at = self.everywhere(start.to(self.int, "trunc")) + lanes
+            return self.smaller(self.select(numbers.equals(highest), at, none), found)
 
-        found = [first(self.vector_at(b, self.tail, self.long(0)), self.whole, none)]
-        with self.loop(b, self.long(0), self.whole, LANES, found) as (i, values):
-            values[0] = first(self.vector_at(b, self.row, i), i, values[0])
-        token = self.int(_NOWHERE)
-        for at in (b.extract_element(found[0], self.int(i)) for i in range(LANES)):
-            token = b.select(b.icmp_signed("<", at, token), at, token)
-        place = b.sext(token, self.long)
-        found_one = b.icmp_signed("<", place, self.end)  # not where all numbers are NaN
-        return b.select(found_one, place, self.long(0))
+        found = [first(self.tail.vector(0), self.whole, none)]
+        with self.loop(0, self.whole, LANES, found) as (i, values):
+            values[0] = first(self.row.vector(i), i, values[0])
+        token = self.constant(_NOWHERE, self.int)
+        for at in (found[0][i] for i in range(LANES)):
+            token = self.smaller(at, token)
+        place = token.to(self.long, "sext")
+        return self.select(place < self.end, place, 0)  # not where all numbers are NaN
 
     def _judge(self) -> None:
-        b, given = self._begin("judge")
-        at, own = self._mask(b, b.load(given["token"], typ=self.long))  # so that the highest is that of the others
-        rival = self._highest(b)
-        place = self._first_of(b, rival)
-        at_place, number = self._mask(b, place)
-        beyond = self._highest(b)
-        b.store(number, at_place)
-        b.store(own, at)  # the last, as it is the rival of a row without others
-        total, weighted, sharp = self._sums(b, b.select(b.fcmp_ordered(">", own, rival), own, rival))
-        power = b.extract_element(self.exp(b, self._below(b, self.everywhere(b, own))), self.int(0))
-        found = [b.fdiv(power, total), b.fsub(own, rival), b.fdiv(weighted, total), total, sharp]
-        for i, number in enumerate([*found, b.sitofp(place, self.single), b.fsub(own, beyond)]):
-            b.store(number, self.at(b, given["found"], self.long(i), self.single))
-        b.ret_void()
+        given, _ = self._begin("judge")
+        token = given["token"].of(self.long)[0]
+        own = self._mask(token)  # so that the highest is that of the others
+        rival = self._highest()
+        place = self._first_of(rival)
+        number = self._mask(place)
+        beyond = self._highest()
+        self.row[place] = number
+        self.row[token] = own  # the last, as it is the rival of a row without others
+        total, weighted, sharp = self._sums(self.larger(own, rival))
+        power = self.exp(self._below(self.everywhere(own)))[0]
+        found = [power / total, own - rival, weighted / total, total, sharp]
+        for i, number in enumerate([*found, place.to(self.single, "sitofp"), own - beyond]):
+            given["found"][i] = number
+        self.b.ret_void()
 
-    def _mask(self, b: Any, place: Any) -> tuple[Any, Any]:
-        """Puts the lowest number there. Returns where that is, and what was there."""
-        at = self.at(b, self.row, place, self.single)
-        number = b.load(at, typ=self.single)
-        b.store(self.ir.Constant(self.single, -math.inf), at)
-        return at, number
+    def _mask(self, place: Any) -> Any:
+        """Puts the lowest number there. Returns what was there."""
+        number = self.row[place]
+        self.row[place] = -math.inf
+        return number
 
     def _top(self) -> None:
-        b, given = self._begin("top")
-        fields, places = b.function.args[0], self.room(b, self.long, self.long(TOP), 8)
-        n = b.select(b.icmp_signed("<", self.end, self.long(TOP)), self.end, self.long(TOP))
-        self.put(b, self.constant(-math.inf), given["found"], self.long(0))
-        with self.loop(b, self.long(0), n, 1, []) as (i, _):
-            b.call(self.module.get_global("choose"), [fields])
-            place = b.load(given["token"], typ=self.long)
-            at = self.at(b, self.row, place, self.single)
-            b.store(b.load(at, typ=self.single), self.at(b, given["found"], i, self.single))
-            b.store(place, self.at(b, places, i, self.long))
-            b.store(self.ir.Constant(self.single, -math.inf), at)
+        choose = self.caller(self.module.get_global("choose"))
+        given, fields = self._begin("top")
+        places, token, found = self.room(self.long, TOP, 8), given["token"].of(self.long), given["found"]
+        n = self.smaller(self.end, self.constant(TOP, self.long))
+        found.put(self.lowest, 0)
+        with self.each(n) as i:
+            choose(fields)
+            found[i] = self._mask(token[0])
+            places[i] = token[0]
         # Backwards: where all that is left is -inf, a place comes again, and its own number must be the last put back.
-        with self.loop(b, self.long(0), n, 1, []) as (i, _):
-            last = b.sub(b.sub(n, self.long(1)), i)
-            place = b.load(self.at(b, places, last, self.long), typ=self.long)
-            b.store(self.number(b, given["found"], last), self.at(b, self.row, place, self.single))
-        self.highest = self.everywhere(b, b.load(given["found"], typ=self.single))
-        powers = self.exp(b, self._below(b, self.vector_at(b, given["found"], self.long(0))))
-        self.put(b, powers, given["found"], self.long(0))
-        b.ret_void()
+        with self.each(n) as i:
+            last = n - 1 - i
+            self.row[places[last]] = found[last]
+        self.highest = self.everywhere(found[0])
+        found.put(self.exp(self._below(found.vector(0))), 0)
+        self.b.ret_void()
 
-    def _copy_tail(self, b: Any) -> Any:
-        self.put(b, self.constant(-math.inf), self.tail, self.long(0))
-        with self.loop(b, self.whole, self.end, 1, []) as (i, _):
-            b.store(self.number(b, self.row, i), self.at(b, self.tail, b.sub(i, self.whole), self.single))
-        return self.vector_at(b, self.tail, self.long(0))
+    def _copy_tail(self) -> Any:
+        self.tail.put(self.lowest, 0)
+        with self.each(self.end, 1, self.whole) as i:
+            self.tail[i - self.whole] = self.row[i]
+        return self.tail.vector(0)
 
-    def _highest(self, b: Any) -> Any:
-        found = [self._copy_tail(b)]
-        with self.loop(b, self.long(0), self.whole, LANES, found) as (i, values):
-            number = self.vector_at(b, self.row, i)
-            values[0] = b.select(b.fcmp_ordered(">", number, values[0]), number, values[0])
-        return self.largest(b, found[0])
+    def _highest(self) -> Any:
+        found = [self._copy_tail()]
+        with self.loop(0, self.whole, LANES, found) as (i, values):
+            values[0] = self.larger(self.row.vector(i), values[0])
+        return self.largest(found[0])
 
-    def _sums(self, b: Any, highest: Any) -> list[Any]:
+    def _sums(self, highest: Any) -> list[Any]:
         """Of the exponentials of all numbers, counted from the ``highest``, of these times the numbers, and of these to
         the power SHARPNESS.
         """
-        self.highest = self.everywhere(b, highest)
+        self.highest = self.everywhere(highest)
 
         def added(numbers: Any, total: Any, weighted: Any, sharp: Any) -> list[Any]:
-            below = self._below(b, numbers)
-            powers, raised = self.exp(b, below), self.exp(b, b.fmul(below, self.constant(SHARPNESS)))
-            return [b.fadd(total, powers), b.call(self.fma, [powers, below, weighted]), b.fadd(sharp, raised)]
+            below = self._below(numbers)
+            powers, raised = self.exp(below), self.exp(below * SHARPNESS)
+            return [total + powers, self.fma(powers, below, weighted), sharp + raised]
 
-        sums = added(self._copy_tail(b), self.zero, self.zero, self.zero)
-        with self.loop(b, self.long(0), self.whole, LANES, sums) as (i, values):
-            values[:] = added(self.vector_at(b, self.row, i), *values)
-        return [self.sum_of(b, one) for one in sums]
+        sums = added(self._copy_tail(), self.zero, self.zero, self.zero)
+        with self.loop(0, self.whole, LANES, sums) as (i, values):
+            values[:] = added(self.row.vector(i), *values)
+        return [self.sum_of(one) for one in sums]
 
-    def _below(self, b: Any, numbers: Any) -> Any:
+    def _below(self, numbers: Any) -> Any:
         """``numbers`` counted from the highest one, those far below from where the exponential is nearly 0."""
-        below, lowest = b.fsub(numbers, self.highest), self.constant(LOWEST)
-        return b.select(b.fcmp_ordered("<", below, lowest), lowest, below)
+        below = numbers - self.highest
+        return self.select(below < LOWEST, LOWEST, below)
 
 
 class Refinement:
@@ -273,48 +267,43 @@ class RefinementWriter(Writer):
 
     def __init__(self, cpu: Cpu) -> None:
         super().__init__(cpu)
-        self.byte = self.ir.IntType(8)
-        b, given = self.entry("refine", (*_REFINED, "rows", "n", "size"), _REFINED)
-        self.given, tokens = given, self.room(b, self.long, self.long(GROUPS), 8)
-        first, end = (b.mul(part, self.long(LANES)) for part in self.mine(b, self.long(GROUPS // LANES)))
-        with self.loop(b, self.long(0), given["rows"], 1, []) as (row, _):
-            logits = self.at(b, given["logits"], b.mul(row, given["n"]), self.single)
-            hidden = self.at(b, given["hidden"], b.mul(row, given["size"]), self.single)
-            with self.loop(b, first, end, LANES, []) as (group, _):
-                self._find(b, logits, group, tokens)
-            with self.loop(b, first, end, _TOGETHER, []) as (group, _):
-                places = (b.add(group, self.long(more)) for more in range(_TOGETHER))
-                some = [b.load(self.at(b, tokens, place, self.long), typ=self.long) for place in places]
-                for token, logit in zip(some, self._exact(b, hidden, some)):
-                    b.store(logit, self.at(b, logits, token, self.single))
-        b.ret_void()
+        self.given, _ = self.entry("refine", (*_REFINED, "rows", "n", "size"), _REFINED)
+        given, tokens = self.given, self.room(self.long, GROUPS, 8)
+        first, end = (part * LANES for part in self.mine(GROUPS // LANES))
+        with self.each(given["rows"]) as row:
+            logits, hidden = (given[name] + row * given[size] for name, size in (("logits", "n"), ("hidden", "size")))
+            with self.each(end, LANES, first) as group:
+                self._find(logits, group, tokens)
+            with self.each(end, _TOGETHER, first) as group:
+                some = [tokens[group + more] for more in range(_TOGETHER)]
+                for token, logit in zip(some, self._exact(hidden, some)):
+                    logits[token] = logit
+        self.b.ret_void()
 
-    def _find(self, b: Any, logits: Any, group: Any, tokens: Any) -> None:
+    def _find(self, logits: Any, group: Any, tokens: Any) -> None:
         """Of LANES groups from ``group`` on the token with the highest logit, and its row on the way."""
-        kind, n = self.ir.VectorType(self.int, LANES), self.given["n"]
-        found = [self.vector_at(b, logits, group), self.ir.Constant(kind, [0] * LANES)]
-        with self.loop(b, self.long(GROUPS), n, GROUPS, found) as (start, values):
-            numbers, at = self.vector_at(b, logits, b.add(start, group)), self.everywhere(b, b.trunc(start, self.int))
-            higher = b.fcmp_ordered(">", numbers, values[0])
-            values[:] = b.select(higher, numbers, values[0]), b.select(higher, at, values[1])
+        found = [logits.vector(group), self.constant(0, self.ir.VectorType(self.int, LANES))]
+        with self.loop(GROUPS, self.given["n"], GROUPS, found) as (start, values):
+            numbers, at = logits.vector(start + group), self.everywhere(start.to(self.int, "trunc"))
+            higher = numbers > values[0]
+            values[:] = self.select(higher, numbers, values[0]), self.select(higher, at, values[1])
         for lane in range(LANES):
-            own = b.add(group, self.long(lane))
-            token = b.add(own, b.sext(b.extract_element(found[1], self.int(lane)), self.long))
-            b.store(token, self.at(b, tokens, own, self.long))
-            row = self._row(b, token)
-            with self.loop(b, self.long(0), self.given["size"], LINE, []) as (i, _):
-                self.ask(b, self.at(b, row, i, self.byte))
+            own = group + lane
+            tokens[own] = token = own + found[1][lane].to(self.long, "sext")
+            row = self._row(token)
+            with self.each(self.given["size"], LINE) as i:
+                self.ask(row + i)
 
-    def _row(self, b: Any, token: Any) -> Any:
-        return self.at(b, self.given["levels"], b.mul(token, self.given["size"]), self.byte)
+    def _row(self, token: Any) -> Any:
+        return self.given["levels"].of(self.byte) + token * self.given["size"]
 
-    def _exact(self, b: Any, hidden: Any, tokens: list[Any]) -> list[Any]:
+    def _exact(self, hidden: Any, tokens: list[Any]) -> list[Any]:
         """The logits of ``tokens``."""
-        sums, rows = [self.zero] * len(tokens), [self._row(b, token) for token in tokens]
-        with self.loop(b, self.long(0), self.given["size"], LANES, sums) as (i, values):
-            x = self.vector_at(b, hidden, i)
+        sums, rows = [self.zero] * len(tokens), [self._row(token) for token in tokens]
+        with self.loop(0, self.given["size"], LANES, sums) as (i, values):
+            x = hidden.vector(i)
             for place, row in enumerate(rows):
-                levels = b.load(self.at(b, row, i, self.byte), align=1, typ=self.ir.VectorType(self.byte, LANES))
-                values[place] = b.call(self.fma, [x, b.sitofp(levels, self.vector), values[place]])
-        scales = (self.number(b, self.given["scales"], token) for token in tokens)
-        return [b.fmul(self.sum_of(b, total), scale) for total, scale in zip(sums, scales)]
+                levels = row.vector(i, self.ir.VectorType(self.byte, LANES), 1)
+                values[place] = self.fma(x, levels.to(self.vector, "sitofp"), values[place])
+        scales = (self.given["scales"][token] for token in tokens)
+        return [self.sum_of(total) * scale for total, scale in zip(sums, scales)]
