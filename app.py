@@ -13,7 +13,7 @@ except ImportError:
 
 from decoding.backends import choose_backend
 from decoding.errors import UserError
-from decoding.files import ended_by_sigterm
+from decoding.files import ProcessFolder, ended_by_sigterm
 
 
 def _port(text: str) -> int:
@@ -35,6 +35,8 @@ def main() -> None:
         _port(os.environ.get("GRADIO_SERVER_PORT", "7860"))
     except argparse.ArgumentTypeError as error:
         parser.error(f"GRADIO_SERVER_PORT: {error}")
+    pictures = ProcessFolder("speculoscope-pictures-")  # which Gradio writes; its own folder would stay
+    os.environ.setdefault("GRADIO_TEMP_DIR", pictures.name)
     from viz.page import build_page, serve  # with Gradio, which cannot be imported where that is no number
 
     try:
