@@ -14,7 +14,7 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.generate import ENGINE
 from decoding.records.machine import describe_machine
-from decoding.records.request import SETTINGS, CompareRequest
+from decoding.records.request import MAX_LANES, SETTINGS, CompareRequest
 from tests.fakes import fake_pair
 from tests.page_server import write_recordings
 from tests.runs import HOSTILE, make_run
@@ -249,6 +249,15 @@ def test_a_typed_lane_is_one_of_the_list_or_refused_in_its_words(typed, lane, se
     lanes, fault = read_lanes(["autoregressive", typed], lane_choices([pair]))
     assert lanes == ["autoregressive", *([lane] if lane else [])]
     assert fault.startswith(sentence) and bool(fault) == bool(sentence)
+
+
+def test_more_lanes_than_a_run_has_are_left_out_with_a_sentence():
+    lanes = [f"static:{sl}" for sl in range(1, MAX_LANES + 1)]
+    assert read_lanes([*lanes, "Static 1"], []) == (lanes, "")
+    assert read_lanes([*lanes, "Static 20"], []) == (
+        lanes,
+        "A run has at most 8 lanes: remove one before you add another.",
+    )
 
 
 def test_all_lanes_that_cannot_be_run_are_named():

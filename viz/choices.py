@@ -10,7 +10,7 @@ from decoding.errors import UserError
 from decoding.lookahead.lanes import STAND_IN, check_certain, parse_lane, spec_of
 from decoding.lookahead.spec import all_specs, learned_policies, offered_lanes
 from decoding.records.pairs import MODEL_FREE, PROMPT_LOOKUP, PairDescription
-from decoding.records.request import DEFAULT_LANES
+from decoding.records.request import DEFAULT_LANES, MAX_LANES
 from decoding.records.suites import load_showcase
 
 from .player.names import lane_caption, lane_name, lane_of_name
@@ -125,7 +125,10 @@ def read_lanes(typed: Sequence[str], choices: Sequence[tuple[str, str]]) -> tupl
     if unknown:
         titles = ", ".join(spec.title for spec in all_specs().values())
         faults.insert(0, f"There is no lane {' or '.join(unknown)}. There are {titles}.")
-    return list(dict.fromkeys(found)), " ".join(dict.fromkeys(faults))
+    lanes = list(dict.fromkeys(found))
+    if len(lanes) > MAX_LANES:
+        faults.append(f"A run has at most {MAX_LANES} lanes: remove one before you add another.")
+    return lanes[:MAX_LANES], " ".join(dict.fromkeys(faults))
 
 
 def _fault_of(lane: str) -> str:

@@ -103,7 +103,8 @@ def _field(setting: Setting, value: Any, more: dict[str, Any]) -> Component:
     common = {"value": value, "label": setting.label + note, "elem_id": setting.name.replace("_", "-"), **more}
     named = [(setting.words.get(name, name), name) for name in setting.choices]
     if setting.kind == "list" and setting.separator == ",":
-        return gr.Dropdown(multiselect=True, allow_custom_value=True, max_choices=int(setting.high), **common)
+        # Without Gradio's limit, which drops what was typed, and the focus, without a word: read_lanes says why.
+        return gr.Dropdown(multiselect=True, allow_custom_value=True, **common)
     if setting.kind == "flag":
         return gr.Checkbox(**common)
     if setting.radio:

@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from decoding.records.request import MAX_LANES
 from decoding.records.run_file import run_from_json
 from tests.page_server import LANES, first_run
 from tests.runs import add_draft, make_run, simulate_lane
@@ -157,6 +158,12 @@ def test_a_typed_lane_is_found_in_the_list_or_refused_at_once_in_its_words(page)
     expect(fault).to_have_count(0)
     chosen.last.locator(".token-remove").hover()
     expect(chosen.last.get_by_role("button", name="Remove Heuristic")).to_be_visible()
+    for count in range(chosen.count() + 1, MAX_LANES + 2):
+        box.fill(f"static:{count + 8}")
+        box.press("Enter")
+        expect(chosen).to_have_count(min(count, MAX_LANES))
+    expect(fault).to_contain_text("at most 8 lanes")
+    expect(box).to_be_focused()
     assert page.evaluate("window.hacked") is None
 
 
