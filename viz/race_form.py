@@ -74,6 +74,9 @@ class Form:
             if pairs and pairs[0].note:  # the default pair is not available here
                 gr.Markdown(pairs[0].note, elem_id="pair-note")
         self.fields = {name: fields[name] for name in SETTINGS}
+        # The lanes, for events of the server. The list reports a change after each of them that reads it, without end.
+        self.lanes = gr.JSON(first["lanes"], visible=False)
+        fields["lanes"].change(js="(lanes) => [lanes]", inputs=fields["lanes"], outputs=self.lanes, **IN_BROWSER)
         self.photographs = picture.photographs
         picture.wire(fields["prompt"], fields["pair"])
         _wire_rule(fields)

@@ -128,7 +128,7 @@ class RaceTab:
 
     def _wire_facts(self) -> None:
         """The models and the seconds of the run that the form asks for."""
-        fields = [self.form.fields[name] for name in FACTS_FROM]
+        fields = [self.form.lanes, *(self.form.fields[name] for name in FACTS_FROM[1:])]
         events = [self.page.load, *(field.change for field in fields)]
         gr.on(events, self.facts, fields, self.form.facts, **LATEST)
 
@@ -154,7 +154,7 @@ class RaceTab:
         lanes.focus(js=show, **IN_BROWSER)
         say = "(fault) => { window.SpeculoscopePage.laneFault(fault?.text); }"
         # Gradio reports what was typed as a change only, not as input.
-        was_read = lanes.change(read, [lanes, fault], [lanes, fault], **QUIET)
+        was_read = self.form.lanes.change(read, [self.form.lanes, fault], [lanes, fault], **QUIET)
         was_read.success(inputs=fault, js=say, **IN_BROWSER)
 
     def _wire_opened(self) -> None:

@@ -1,6 +1,7 @@
 """A visitor's whole way through the Race tab, in a real browser over a scripted backend."""
 
 import re
+from collections import Counter
 
 import pytest
 from playwright.sync_api import expect
@@ -273,6 +274,21 @@ def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_
     expect(page.locator("#prompt textarea")).not_to_have_value("mine")
     run_box(page, "mine", tokens=10)  # as above: the list asks twice, and its second answer also fills in the prompt
     finished(page)
+
+
+def test_a_form_that_is_filled_in_asks_the_server_nothing_again_and_again(page):
+    """Gradio reports a change of the list of lanes after each event that reads it."""
+    asked = Counter()
+
+    def note(one):
+        asked.update([one.post_data] if "/run/predict" in one.url else [])
+
+    page.on("request", note)
+    page.locator("#example input").click()
+    page.get_by_role("option").nth(1).click()
+    page.wait_for_timeout(1500)
+    page.remove_listener("request", note)
+    assert max(asked.values()) <= 2, asked
 
 
 def test_a_line_break_typed_at_the_end_is_pointed_out_and_can_be_removed(page):
