@@ -352,6 +352,8 @@ def test_a_number_in_a_lesson_has_the_meaning_of_the_one_beside_it(there):
         ),
         ("ten-steps&step=5", (r"at the cost of (\d+\.\d+) passes", r"= (\d+\.\d+) passes of the target")),
         ("tree&step=2", (r"Of (\d+) guesses", r"reads all (\d+) guesses")),
+        ("what-the-draft-may-read&step=4", (r"cost (\d+\.\d+) passes together", r"1 draft pass at (\d+\.\d+)")),
+        ("what-the-draft-may-read&step=5", (r"for (\d+\.\d+) passes together", r"1 draft pass at (\d+\.\d+)")),
         (
             "dice&step=2",
             (r"q = (\d+\.\d+), so", r"q = (\d+\.\d+)\."),
