@@ -202,6 +202,24 @@ def test_a_presenter_needs_keys_only_and_answers_wait(there):
     assert page.locator(".sl-presenting").count() == 0
 
 
+def test_keys_make_the_bet_for_which_the_steps_wait_and_lead_to_the_next_iteration(there):
+    page = there("?lesson=ten-steps&step=2")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("p")
+    page.wait_for_selector(".sl-presenting .sl-bet")
+    for key in ("ArrowRight", "9"):  # of five guesses, nine cannot hold
+        page.keyboard.press(key)
+        assert page.locator(".sl-bet [aria-pressed=true]").count() == 0
+    page.keyboard.press("2")
+    assert page.locator(".sl-bet [aria-pressed=true]").inner_text() == "2"
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".sl-bet").count() == 0
+    at = page.evaluate(f"{LEARN}.places.steps.at.iteration")
+    page.keyboard.press("n")
+    assert page.locator(".sl-caption .sl-where").inner_text().startswith(f"Iteration {at + 2} ")
+    page.keyboard.press("Escape")
+
+
 def handout(page) -> None:
     """Print the open lesson; what would be printed stays on the page."""
     page.evaluate("void (window.print = () => { window.printed = true; })")
