@@ -112,7 +112,7 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
 
 def _verdict(best: Draft, gain: Figure) -> str:
     if gain.value < 1.0:
-        return f"No draft gains anything here: the best, {best.name}, is {gain.value:.2f}× as fast as plain decoding."
+        return f"No draft gains anything: the best, {best.name}, is {gain.value:.2f}× as fast as plain decoding."
     between = "" if gain.low is None else f" (95% interval {gain.low:.2f} to {gain.high:.2f})"
     return (
         f"Use {best.name} with {_policy(best)}, chosen on validation prompts: {gain.value:.2f}× as fast as plain "

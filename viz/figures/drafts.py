@@ -91,7 +91,7 @@ def clock_sentence(result: EvaluationResult) -> str:
     """How far the clock and the simulation are apart on the timed prompts."""
     timed = [one for one in result.figures if one.metric == "clock_speedup"]
     if not timed:
-        return "Nothing was timed here: all points are simulated."
+        return "Nothing was timed: all points are simulated."
     beside = {one: _beside_clock(result, one) for one in timed}
     worst = max(timed, key=lambda one: abs(one.value / beside[one] - 1))
     n = timed[0].n or 0
