@@ -386,6 +386,12 @@ def test_a_number_in_a_lesson_has_the_meaning_of_the_one_beside_it(there):
             assert abs(float(said) - float(beside)) < 0.0051, (link, written)  # three digits or two
 
 
+def test_how_probable_a_token_is_takes_one_line(there):
+    page = there("?lesson=dice&step=2")
+    assert "under 1%" in page.locator(".sd-tops").inner_text()
+    assert len(set(page.locator(".sd-top li").evaluate_all("rows => rows.map((row) => row.offsetHeight)"))) == 1
+
+
 def test_the_end_of_a_lesson_has_the_score_and_leads_on(there):
     page = there("?lesson=ten-steps&step=4")
     page.locator(".sl-answer", has_text=re.compile("A B C$")).click()
