@@ -61,8 +61,12 @@ SAME, NEAREST = "The same in", "The nearest in"
     "lane, titles, lines",
     [
         ("x/static:7", (SAME, SAME), ["num_assistant_tokens = 7", '"constant"', "threshold = 0\n"]),
-        ("x/heuristic", (SAME, NEAREST), ["num_assistant_tokens = 5", '"heuristic"', "threshold = 0\n"]),
-        ("x/confidence:0.3", (SAME, NEAREST), ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n"]),
+        ("x/heuristic", (SAME, NEAREST), ["num_assistant_tokens = 5", '"heuristic_transient"', "threshold = 0\n"]),
+        (
+            "x/confidence:0.3",
+            (SAME, NEAREST),
+            ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n", "scikit-learn"],
+        ),
         ("x/disco", (NEAREST, NEAREST), ["has no policy DISCO", "num_assistant_tokens = 7"]),
     ],
 )
