@@ -103,6 +103,16 @@ def test_the_pair_of_opposite_shapes_is_found():
     assert opposite_shapes(make_drafts().drafts[:1]) is None
 
 
+@pytest.mark.parametrize(
+    ("other", "said"), [(0.676, "guesses better than (68%)"), (0.678, "guesses clearly better than")]
+)
+def test_a_draft_that_another_guesses_better_than_by_a_hair_is_not_called_the_best(other, said):
+    result = make_drafts()
+    best = fastest(result).name
+    rates = [Figure(one.name, "", ALL, "match_rate", 0.676 if one.name == best else other) for one in result.drafts]
+    assert f"{best}, which no other {said}" in draw_drafts(changed(result, *rates))[1].sentence
+
+
 def test_drafts_stand_by_cost_and_match_rate_among_curves_of_equal_speedup():
     result = make_drafts()
     costs, draft = result.setting.costs, fastest(result).name

@@ -61,8 +61,12 @@ SAME, NEAREST = "The same in", "The nearest in"
     "lane, titles, lines",
     [
         ("x/static:7", (SAME, SAME), ["num_assistant_tokens = 7", '"constant"', "threshold = 0\n"]),
-        ("x/heuristic", (SAME, NEAREST), ["num_assistant_tokens = 5", '"heuristic"', "threshold = 0\n"]),
-        ("x/confidence:0.3", (SAME, NEAREST), ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n"]),
+        ("x/heuristic", (SAME, NEAREST), ["num_assistant_tokens = 5", '"heuristic_transient"', "threshold = 0\n"]),
+        (
+            "x/confidence:0.3",
+            (SAME, NEAREST),
+            ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n", "scikit-learn"],
+        ),
         ("x/disco", (NEAREST, NEAREST), ["has no policy DISCO", "num_assistant_tokens = 7"]),
     ],
 )
@@ -122,12 +126,12 @@ def test_each_data_set_has_the_papers_rows_and_ours():
         (row[0], row[1].rpartition(", ")[0] or row[1])
         for row in rows_of(make_papers({"code": "humaneval", "prose": "gsm8k"}))
     ]
-    assert all(sources.count((suite, "here, simulated")) == 1 for suite in ("humaneval", "gsm8k"))
+    assert all(sources.count((suite, "ours, simulated")) == 1 for suite in ("humaneval", "gsm8k"))
     assert len([one for one in sources if one[0] in ("humaneval", "gsm8k")]) == 5  # two papers, one, and two of ours
     assert {one[0] for one in sources} == {"humaneval", "gsm8k", *ELSEWHERE}
 
 
-def own_figures(result, how: str = "here, simulated") -> dict[str, str]:
+def own_figures(result, how: str = "ours, simulated") -> dict[str, str]:
     """By policy, the cells of our row; and its "source"."""
     row = next(row for row in rows_of(result) if row[1].startswith(how))
     return {"source": row[1], **dict(zip(COLUMNS, row[3:], strict=True))}
@@ -138,7 +142,7 @@ def test_our_figures_are_the_result_s():
     own = own_figures(result)
     opt = result.find("speedup", "static-opt", "mbpp")
     assert own["static-opt"] == f"{opt.value:.2f}×" and opt.n == 4  # too few for an interval
-    assert own["source"] == f"here, simulated, {opt.n} prompts"
+    assert own["source"] == f"ours, simulated, {opt.n} prompts"
     assert own["disco"] == ""  # no such policy was evaluated
 
 
@@ -155,11 +159,11 @@ def test_the_column_of_sl_5_shows_no_other_static_sl():
 
 def test_clocked_figures_have_a_row_of_their_own():
     result = make_papers({"code": "mbpp"})
-    assert not any(row[1].startswith("here, on the clock") for row in rows_of(result))
+    assert not any(row[1].startswith("ours, on the clock") for row in rows_of(result))
     oracle = result.find("speedup", "oracle", "mbpp")
     timed = changed(result, oracle._replace(metric="clock_speedup", n=3))
-    assert own_figures(timed, "here, on the clock")["source"] == "here, on the clock, 3 prompts"
-    assert own_figures(timed, "here, on the clock")["static-opt"] == "" and own_figures(timed)["static-opt"]
+    assert own_figures(timed, "ours, on the clock")["source"] == "ours, on the clock, 3 prompts"
+    assert own_figures(timed, "ours, on the clock")["static-opt"] == "" and own_figures(timed)["static-opt"]
 
 
 def test_how_far_a_policy_is_ahead_of_the_best_static_sl_there_and_here():
@@ -167,7 +171,7 @@ def test_how_far_a_policy_is_ahead_of_the_best_static_sl_there_and_here():
     result = changed(result, result.find("cut", "oracle", "mbpp")._replace(low=0.1, high=0.6, n=13))
     rows = {(row[0], row[1].partition(",")[0]): row[2:] for row in rows_of(result, AHEAD_TITLE)}
     assert rows["mbpp", "DISCO"] == ["+10.9%", "", "+28.1%"]  # 1 - 1.64 / 1.84, 1 - 1.64 / 2.28
-    assert rows["mbpp", "here"][-1] == f"{result.value('cut', 'oracle', 'mbpp'):+.1%} [+10.0%, +60.0%]"
+    assert rows["mbpp", "ours"][-1] == f"{result.value('cut', 'oracle', 'mbpp'):+.1%} [+10.0%, +60.0%]"
 
 
 def test_the_papers_figures_are_in_the_long_table_too():

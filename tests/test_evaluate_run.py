@@ -111,6 +111,7 @@ def test_an_evaluation_ends_with_its_result(whole):
     assert result.lanes["static-opt"] == f"static:{result.static_opt}" != "static:0"
     assert any("disco was left out" in note for note in result.setting.notes)
     assert result.setting.prompts == {"prose": 2, "code": 2} and result.setting.validation_prompts == 3
+    assert result.setting.engine == "toy"
     assert result.find("clock_speedup", "static:5").n == 2
     same = result.find("clock_texts_equal")
     lanes = len(set(result.lanes.values()) - {"oracle:best"})  # the oracle represents it

@@ -13,7 +13,7 @@ import pytest
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.options import options_from_dict
-from decoding.evaluation.report import tables_of
+from decoding.evaluation.report import setting_lines, tables_of
 from decoding.evaluation.results import EvaluationResult, result_from_dict, save_result
 from decoding.evaluation.table import Cell, Table
 from decoding.records.events import Event
@@ -61,6 +61,7 @@ def test_the_drafts_advice_comes_with_settings_to_copy():
     result = make_drafts()
     first, advice = DraftsReport(result).content("x")["sections"][0], recommend(result)
     assert [text for _, text in first["code"]] == [advice.transformers, advice.vllm]
+    assert first["title"] == f"Which draft and which SL are best on {result.setting.machine.where}?"
     assert first["sentences"] == advice.sentences
 
 
@@ -136,16 +137,21 @@ def test_without_figures_on_the_papers_data_sets_the_tab_says_how_to_measure_the
 
 
 def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_exports(tab):
-    own = papers_result()
-    shipped, take = tab({"toy.json": make_evaluation(), "toy-papers.json": own})
+    own, evaluation = papers_result(), make_evaluation()
+    own.setting.engine, evaluation.setting.engine = "of last year", "of today"
+    shipped, take = tab({"toy.json": evaluation, "toy-papers.json": own})
     report = shipped({})["report"]
     section = titled(report, PAPERS)
-    assert report["papers"] and "12 test prompts" in section["sentences"][0] and "3 of them" in section["sentences"][0]
+    assert report["papers"] and section["sentences"] == setting_lines(own.setting)
+    assert f"on {evaluation.setting.machine.where} · engine of today · bfloat16" in report["stamp"]
+    made = f"2 threads, engine of last year, on {own.setting.machine.where}; 2026-11-21"
+    assert made in section["sentences"][0] and "humaneval 4, gsm8k 4, mtbench 4" in section["sentences"][1]
+    assert any(table["note"].startswith("On the clock: 3 prompts") for table in section["tables"])
     first = section["tables"][0]
     texts = [[text for text, _ in row] for row in first["rows"]]
     disco = next(row for row in texts if row[0] == "humaneval" and row[1].startswith("DISCO"))
     assert "1.84×" in disco and "A100" in disco[2] and "differ in models, hardware" in first["note"]
-    here = next(row for row in texts if row[0] == "humaneval" and row[1].startswith("here, simulated, "))
+    here = next(row for row in texts if row[0] == "humaneval" and row[1].startswith("ours, simulated, "))
     timing = own.find("speedup", "static-opt", "humaneval")
     assert f"{timing.value:.2f}×" in here and here[1].endswith(f", {timing.n} prompts")
     assert result_from_dict(json.loads(take({"kind": "papers"})["text"])) == own

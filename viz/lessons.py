@@ -43,9 +43,17 @@ def _with_known_facts(text: str) -> str:
     return text
 
 
+def _without_facts(text: str) -> str:
+    """A list of lessons and of steps shows it without their runs."""
+    if name := _FACT.search(text):
+        raise ValueError(f"{name[0][:60]} is not filled in here, only in a step's texts, question and answers")
+    return text
+
+
 Identifier = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 Line = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(min_length=1, max_length=1200)]
+Plain = AfterValidator(_without_facts)
 Filled = Annotated[Text, AfterValidator(_with_known_facts)]
 """A text in which the browser fills in the facts in braces."""
 
@@ -121,7 +129,7 @@ class Show(_Strict):
 class Step(_Strict):
     """One step of a lesson: its text, what is shown next to it, and when it counts as done."""
 
-    title: Line
+    title: Annotated[Line, Plain]
     text: Annotated[list[Filled], Field(min_length=1, max_length=8)]
     show: Show | None = None
     highlight: Annotated[list[Literal["text", "board", "costs", "numbers", "caption"]], Field(max_length=5)] = []
@@ -148,11 +156,11 @@ class Lesson(_Strict):
     """
 
     id: Identifier
-    title: Line
-    about: Text
+    title: Annotated[Line, Plain]
+    about: Annotated[Text, Plain]
     minutes: Annotated[int, Field(ge=1, le=240)]
     recording: Identifier
-    goals: Annotated[list[Line], Field(max_length=6)] = []
+    goals: Annotated[list[Annotated[Line, Plain]], Field(max_length=6)] = []
     path: bool = False
     steps: Annotated[list[Step], Field(min_length=1, max_length=60)]
 

@@ -112,7 +112,7 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
 
 def _verdict(best: Draft, gain: Figure) -> str:
     if gain.value < 1.0:
-        return f"No draft gains anything here: the best, {best.name}, is {gain.value:.2f}× as fast as plain decoding."
+        return f"No draft gains anything: the best, {best.name}, is {gain.value:.2f}× as fast as plain decoding."
     between = "" if gain.low is None else f" (95% interval {gain.low:.2f} to {gain.high:.2f})"
     return (
         f"Use {best.name} with {_policy(best)}, chosen on validation prompts: {gain.value:.2f}× as fast as plain "
@@ -160,16 +160,17 @@ def transformers_settings(draft: Draft, lane: Lane, source: str, target: str) ->
         lookup = f"prompt_lookup_num_tokens={draft.best_sl}, max_matching_ngram_size={LONGEST_MATCH}"
         return f"model.generate(**inputs, do_sample=False, {lookup})"
     tokens, schedule, threshold = draft.best_sl, "constant", 0.0
-    nearest = ""
+    remark = ""
     if lane.policy == "heuristic":
-        tokens, schedule = 5, "heuristic"
+        tokens, schedule = 5, "heuristic_transient"  # "heuristic" begins a text with the last one's SL
     elif lane.policy == "confidence":
         tokens, threshold = 20, lane.number if lane.number is not None else 0.4
+        remark = "# where scikit-learn is installed, transformers moves the threshold after each check\n"
     elif lane.policy != "static":
-        nearest = f"# transformers has no policy {lane.spec.title}: this is the best fixed SL on validation prompts\n"
+        remark = f"# transformers has no policy {lane.spec.title}: this is the best fixed SL on validation prompts\n"
     return (
         f"# target: {target}, assistant: {source}\n"
-        f"# the options are read from the assistant's own config\n{nearest}"
+        f"# the options are read from the assistant's own config\n{remark}"
         f"config = assistant.generation_config\n"
         f"config.num_assistant_tokens = {tokens}\n"
         f'config.num_assistant_tokens_schedule = "{schedule}"\n'

@@ -75,9 +75,9 @@ def papers_tables(result: EvaluationResult) -> list[Table]:
     speedups = (
         "Speedup over plain decoding. The rows differ in models, hardware and sampling, and our prompts are a sample "
         "of each data set: compare how much a policy adds to the best static SL, not the speedups themselves. "
-        f"The best static SL is {result.static_opt} here, chosen on {result.setting.validation_prompts} validation "
+        f"Our best static SL is {result.static_opt}, chosen on {result.setting.validation_prompts} validation "
         "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
-        "CNN-DM and Alpaca were not run here."
+        "We did not run CNN-DM and Alpaca."
     )
     cuts = (
         "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
@@ -115,7 +115,7 @@ def _table(
     ``words``: what precedes the ``policies``, of "source" and "setting".
     """
     rows: list[tuple[str, dict[str, Figure | Cell | None]]] = []
-    here = f"{result.setting.pair} with {result.setting.draft}, {result.setting.machine.where}, greedy"
+    setting = f"{result.setting.pair} with {result.setting.draft}, {result.setting.machine.where}, greedy"
     own = {name: _label(result, name) for name in policies}
 
     def add(suite: str, source: str, setting: str, figures: dict[str, Figure | None]) -> None:
@@ -125,11 +125,11 @@ def _table(
     for suite in dict.fromkeys(row.suite for row in published):
         for row in (row for row in published if row.suite == suite):
             add(suite, row.source, row.setting, {name: row.find(metric, name) for name in own})
-        for how, prefix in (("here, on the clock", "clock_"), ("here, simulated", "")):
+        for how, prefix in (("ours, on the clock", "clock_"), ("ours, simulated", "")):
             if any(result.find(f"{prefix}speedup", label, suite) for label in own.values()):
                 found = {name: result.find(f"{prefix}{metric}", label, suite) for name, label in own.items()}
                 n = max((one.n or 0 for one in found.values() if one), default=0)
-                add(suite, f"{how}, {counted(n, 'prompt')}", here, found)
+                add(suite, f"{how}, {counted(n, 'prompt')}", setting, found)
     columns = [Column(COLUMNS.get(name, name), itemgetter(name), show) for name in (*words, *own)]
     return make_table(title, note, "data set", rows, columns)
 

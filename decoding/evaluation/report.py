@@ -277,9 +277,10 @@ def setting_lines(setting: Setting) -> list[str]:
     first = ", ".join(f"{name} {value:.3f}" for name, value in costs.first_step.items() if value >= 0.0005)
     first = f"; additional cost of the first draft step of an iteration: {first}" if first else ""
     in_dtype = f" in {setting.draft_dtype}" if setting.draft_dtype else ""
+    engine = f", engine {setting.engine}" if setting.engine else ""
     return [
         f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft}{in_dtype}, "
-        f"{counted(setting.threads, 'thread')}, on {setting.machine.where}; {setting.created}.",
+        f"{counted(setting.threads, 'thread')}{engine}, on {setting.machine.where}; {setting.created}.",
         f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; all choices were made on "
         f"{counted(setting.validation_prompts, 'validation prompt')}.",
@@ -318,7 +319,7 @@ def advice_markdown(advice: Recommendation) -> str:
     """The recommendation as the end of a Markdown report."""
     sentences = "\n".join(f"- {sentence}" for sentence in advice.sentences)
     return (
-        f"## Recommended here: {advice.draft} with {advice.lane}\n\n{sentences}\n\n"
+        f"## Recommended: {advice.draft} with {advice.lane}\n\n{sentences}\n\n"
         f"In transformers:\n\n```python\n{advice.transformers}\n```\n\nIn vLLM:\n\n```sh\n{advice.vllm}\n```"
     )
 

@@ -83,6 +83,7 @@ class Setting:
     validation_prompts: int
     clock_repeats: int
     costs: Costs
+    engine: Text = ""  # the target's; "" in files that do not say
     notes: list[Text] = field(default_factory=list)
 
 

@@ -163,6 +163,7 @@ class Evaluation(ABC):
             validation_prompts=len(self.collector.ready(self.validation)),
             clock_repeats=options.repeats,
             costs=self.collector.costs,
+            engine=target.engine,
             notes=list(notes),
         )
 

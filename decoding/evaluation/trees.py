@@ -91,7 +91,7 @@ def trees_table(result: EvaluationResult) -> Table | None:
     note = (
         "Simulated on the test prompts at costs that were not measured: of v(n), the time of a target pass over n "
         "tokens, only a part of the growth is left, as on processors that verify several tokens in the time of one. "
-        "All other costs are those measured here. At each of them validation chooses the best chain policy, with its "
+        "All other costs are as measured. At each of them validation chooses the best chain policy, with its "
         "number, and the best budget of a tree."
     )
     return make_table(TITLE, note, "growth of v(n)", ((GROWTHS[name], name) for name in best), columns)

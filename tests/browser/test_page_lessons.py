@@ -202,6 +202,24 @@ def test_a_presenter_needs_keys_only_and_answers_wait(there):
     assert page.locator(".sl-presenting").count() == 0
 
 
+def test_keys_make_the_bet_for_which_the_steps_wait_and_lead_to_the_next_iteration(there):
+    page = there("?lesson=ten-steps&step=2")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("p")
+    page.wait_for_selector(".sl-presenting .sl-bet")
+    for key in ("ArrowRight", "9"):  # of five guesses, nine cannot hold
+        page.keyboard.press(key)
+        assert page.locator(".sl-bet [aria-pressed=true]").count() == 0
+    page.keyboard.press("2")
+    assert page.locator(".sl-bet [aria-pressed=true]").inner_text() == "2"
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".sl-bet").count() == 0
+    at = page.evaluate(f"{LEARN}.places.steps.at.iteration")
+    page.keyboard.press("n")
+    assert page.locator(".sl-caption .sl-where").inner_text().startswith(f"Iteration {at + 2} ")
+    page.keyboard.press("Escape")
+
+
 def handout(page) -> None:
     """Print the open lesson; what would be printed stays on the page."""
     page.evaluate("void (window.print = () => { window.printed = true; })")
@@ -352,6 +370,8 @@ def test_a_number_in_a_lesson_has_the_meaning_of_the_one_beside_it(there):
         ),
         ("ten-steps&step=5", (r"at the cost of (\d+\.\d+) passes", r"= (\d+\.\d+) passes of the target")),
         ("tree&step=2", (r"Of (\d+) guesses", r"reads all (\d+) guesses")),
+        ("what-the-draft-may-read&step=4", (r"cost (\d+\.\d+) passes together", r"1 draft pass at (\d+\.\d+)")),
+        ("what-the-draft-may-read&step=5", (r"for (\d+\.\d+) passes together", r"1 draft pass at (\d+\.\d+)")),
         (
             "dice&step=2",
             (r"q = (\d+\.\d+), so", r"q = (\d+\.\d+)\."),
@@ -364,6 +384,12 @@ def test_a_number_in_a_lesson_has_the_meaning_of_the_one_beside_it(there):
             said = re.search(written, page.locator(".sl-lesson-text").inner_text())[1]
             beside = re.search(shown, page.locator(".sl-steps").inner_text())[1]
             assert abs(float(said) - float(beside)) < 0.0051, (link, written)  # three digits or two
+
+
+def test_how_probable_a_token_is_takes_one_line(there):
+    page = there("?lesson=dice&step=2")
+    assert "under 1%" in page.locator(".sd-tops").inner_text()
+    assert len(set(page.locator(".sd-top li").evaluate_all("rows => rows.map((row) => row.offsetHeight)"))) == 1
 
 
 def test_the_end_of_a_lesson_has_the_score_and_leads_on(there):

@@ -91,7 +91,7 @@ def clock_sentence(result: EvaluationResult) -> str:
     """How far the clock and the simulation are apart on the timed prompts."""
     timed = [one for one in result.figures if one.metric == "clock_speedup"]
     if not timed:
-        return "Nothing was timed here: all points are simulated."
+        return "Nothing was timed: all points are simulated."
     beside = {one: _beside_clock(result, one) for one in timed}
     worst = max(timed, key=lambda one: abs(one.value / beside[one] - 1))
     n = timed[0].n or 0
@@ -237,7 +237,8 @@ def shape_sentence(result: EvaluationResult) -> str:
     gain = {draft.name: _static_gain(result, draft).value for draft in result.drafts}
     best, closest = max(gain, key=gain.__getitem__), max(match, key=match.__getitem__)
     if f"{match[closest]:.0%}" == f"{match[best]:.0%}":
-        text = f"{best}, which no other guesses better than ({match[best]:.0%}), is also the fastest"
+        clearly = "clearly " if match[closest] > match[best] else ""
+        text = f"{best}, which no other guesses {clearly}better than ({match[best]:.0%}), is also the fastest"
     else:
         text = (
             f"{closest} guesses best ({match[closest]:.0%}) but at a guess's cost of {c[closest]:.2f} passes reaches "

@@ -217,7 +217,7 @@ def prediction_sentence(result: EvaluationResult) -> str:
     """How much the best policy's F1 is above that of accepting everything."""
     always = result.value("f1", ALWAYS_ACCEPT)
     held = f"{result.value('match_rate'):.0%} of the guesses hold"
-    text = f"Accepting everything reaches an F1 of {always:.2f} here, because {held}"
+    text = f"Accepting everything reaches an F1 of {always:.2f}, because {held}"
     scored = [one.policy for one in _known(result, "auc", result.lanes)]
     if not scored:
         return f"{text}: only the part beyond the line is a gain."

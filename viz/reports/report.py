@@ -189,7 +189,7 @@ class EvaluationReport(Report):
             for table in speedup_tables(self.second)
         ]
         tables = with_names([*papers_tables(self.second), *own])
-        return [Section(PAPERS, [_origin(self.second), *stale], tables, kind="folded")]
+        return [Section(PAPERS, [*stale, *setting_lines(self.second.setting)], tables, kind="folded")]
 
 
 def _answer(question: str, drawing: Drawing) -> Section:
@@ -218,22 +218,11 @@ def _less(cut: Figure) -> str:
     return f"{share} ({low:.1f} to {high:.1f}%) {word}"
 
 
-def _origin(result: EvaluationResult) -> str:
-    """What was measured, and when."""
-    setting = result.setting
-    counts = ", ".join(f"{suite} {n}" for suite, n in setting.prompts.items())
-    return (
-        f"{counted(sum(setting.prompts.values()), 'test prompt')} of the data sets on which the papers measured "
-        f"({counts}), {result.clocked()} of them on the clock; draft {setting.draft}, greedy, at most "
-        f"{setting.max_new_tokens} new tokens; measured {setting.created[:10]}."
-    )
-
-
 class DraftsReport(Report):
     """All drafts of a pair."""
 
     job = "drafts"
-    intro = "Every draft of the pair, every SL: which draft is best here, and how far should it guess?"
+    intro = "Every draft of the pair, every SL: which draft is best, and how far should it guess?"
     command = "python -m decoding evaluate --suite all --split test --drafts all --ship"
     options = {"drafts": "all"}
     of_drafts = True
@@ -243,7 +232,8 @@ class DraftsReport(Report):
 
     def answers(self, tables: list[Table], drawings: dict[str, dict[str, Any]]) -> list[Section]:
         """One, with the main table and all figures."""
-        advice, title = recommend(self.result), "Which draft and which SL are best here?"
+        advice = recommend(self.result)
+        title = f"Which draft and which SL are best on {self.result.setting.machine.where}?"
         code = list(zip(advice.titles, (advice.transformers, advice.vllm)))
         drawn = [drawings.pop(name) for name in list(drawings)]
         return [Section(title, advice.sentences, [tables.pop(0)], drawn, code)]
@@ -325,9 +315,10 @@ def _named(cell: Cell) -> Cell:
 
 
 def stamp(setting: Setting) -> str:
-    """Pair, draft, machine, number format and date of a result, in one line."""
+    """Pair, draft, machine, engine, number format and date of a result, in one line."""
     pair = f"{setting.pair} with draft {setting.draft}"
-    return " · ".join([pair, setting.machine.where, setting.target_dtype, setting.created[:10]])
+    engine = [f"engine {setting.engine}"] if setting.engine else []
+    return " · ".join([pair, f"on {setting.machine.where}", *engine, setting.target_dtype, setting.created[:10]])
 
 
 def is_stale(setting: Setting, pair: PairDescription) -> bool:

@@ -21,7 +21,7 @@ export const FACTS = {
   break_even: ["cost of a guess above which no static SL gains", small],
   wrong_speedup: ["speedup of SL 5 with every guess wrong", times], wrong_passes: ["its passes of the target", whole],
   sl: ["SL of the iteration on screen", whole], held: ["its guesses that held", whole], gives: ["tokens that it gives", whole],
-  thrown: ["guesses that it threw away", whole], cost: ["its cost in passes"], guess: ["mean cost of its guesses"], check: ["cost of its check"],
+  thrown: ["guesses that it threw away", whole], cost: ["its cost in passes"], guess: ["mean cost of its guesses"], guesses: ["cost of all of them"], check: ["cost of its check"],
   first_guess: ["its first guess"], other_guess: ["first guess of the run's other draft at its place"],
   fast_acceptance: ["acceptance rate of the fastest lane, percent", share],
   slow_acceptance: ["that of the slowest lane, if it has the same draft, percent", share],
@@ -104,7 +104,7 @@ export function iterationFacts(model, lane, i) {
   const it = lane && lane.iterations[i];
   if (!it) return {};
   const other = model.chains[model.otherDraft(lane.draft)];
-  return { first_guess: it.drafted ? visible(it.guesses[0].text) : null, other_guess: visible(model.word(other?.along.choice[it.start]) ?? "") || null, sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, check: it.cost.check, ...keptByChance(it) };
+  return { first_guess: it.drafted ? visible(it.guesses[0].text) : null, other_guess: visible(model.word(other?.along.choice[it.start]) ?? "") || null, sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, guesses: it.cost.guessing, check: it.cost.check, ...keptByChance(it) };
 }
 
 function factText(name, value) {

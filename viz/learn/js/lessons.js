@@ -101,10 +101,9 @@ export class Lessons {
     const acts = { PageDown: () => this.move(1), PageUp: () => this.move(-1), ".": () => this.move(1), ",": () => this.move(-1),
       a: () => this.question?.reveal() };
     if (this.learn.presenting) Object.assign(acts, { ArrowRight: () => this.onward(1), ArrowLeft: () => this.onward(-1), " ": () => this.onward(1) });
-    else if (this.showsSteps && !this.ended && ["ArrowLeft", "ArrowRight"].includes(event.key)) acts[event.key] = () => this.learn.places.steps.key(event);
     const answer = /^[1-6]$/.test(event.key) && !this.question?.hidden && this.question?.answers[event.key - 1];
     if (answer) acts[event.key] = () => this.question.choose(answer.text);
-    if (!acts[event.key]) return false;
+    if (!acts[event.key]) return Boolean(this.model && this.showsSteps && !this.ended && this.learn.places.steps.key(event));
     acts[event.key]();
     return true;
   }

@@ -66,7 +66,8 @@ export class Steps {
   }
 
   get steps() { return stepsOf(this.model, this.lane, this.at.iteration); }
-  get blocked() { return this.hides && this.steps[this.at.step].kind === "check" && this.it.drafted > 0 && !this.bets.has(this.it); }
+  get asks() { return this.hides && this.steps[this.at.step].kind === "check" && this.it.drafted > 0; }
+  get blocked() { return this.asks && !this.bets.has(this.it); }
   get it() { return this.lane.iterations[this.at.iteration]; }
 
   move(direction) {
@@ -92,7 +93,8 @@ export class Steps {
 
   key(event) {
     const act = { ArrowRight: () => this.move(1), ArrowLeft: () => this.move(-1), n: () => this.goTo({ iteration: this.at.iteration + 1 }),
-      b: () => this.goTo({ iteration: this.at.iteration - 1 }) }[event.key];
+      b: () => this.goTo({ iteration: this.at.iteration - 1 }) }[event.key]
+      ?? (/^\d$/.test(event.key) && this.asks && event.key <= this.it.deepest && (() => this.say(Number(event.key))));
     if (act) act();
     return Boolean(act);
   }
@@ -131,7 +133,7 @@ export class Steps {
     const sentence = el("p", "sl-sentence", step.sentence);
     const box = el("div", "sl-caption", where, sentence, step.more ? el("p", "sl-more", step.more) : null);
     aria(box, { live: "polite" });
-    if (step.kind === "check" && this.hides && this.it.drafted) box.append(this.bet());
+    if (this.asks) box.append(this.bet());
     if (step.kind === "cost" && this.bets.has(this.it)) box.append(el("p", "sl-more", this.betResult()));
     return box;
   }
@@ -139,10 +141,16 @@ export class Steps {
   bet() {
     const made = this.bets.get(this.it), row = el("p", "sl-bet", "How many of them will hold? ");
     for (let k = 0; k <= Math.min(this.it.deepest, 24); k++) {
-      row.append(button(String(k), () => { this.bets.set(this.it, k); this.build(); }, { pressed: made === k }), " ");
+      row.append(button(String(k), () => this.say(k), { pressed: made === k }), " ");
     }
-    row.append(el("span", "sd-mute", made == null ? "Next waits for your choice." : "Now choose Next."));
+    row.append(el("span", "sd-mute", made == null ? "Next waits for your choice (a number key, too)." : "Now choose Next."));
     return row;
+  }
+
+  /** The bet: how many guesses of this iteration will hold. */
+  say(k) {
+    this.bets.set(this.it, k);
+    this.build();
   }
 
   betResult() {
