@@ -313,6 +313,7 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("compare --nonsense", "No such option"),
         ("evaluate --suite poems", "There is no prompt suite"),
         ("evaluate --lanes static:0", "autoregressive"),
+        ("evaluate --lanes static:5,other/static:5", "name that with --draft, and not in the lane other/static:5"),
         ("evaluate --limit 0", "whole number"),
         ("evaluate --drafts some", "Drafts can be"),
         ("evaluate --drafts all --lanes static:5", "leave --draft and --lanes out"),
