@@ -98,8 +98,10 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
     if not options.lanes:
         raise UserError("No lane was named: leave the lanes out to evaluate all policies.")
     for lane in options.lanes:
-        if lane not in (STATIC_OPT, TREE_OPT):
-            parse_lane(lane)
+        if lane not in (STATIC_OPT, TREE_OPT) and parse_lane(lane).draft:
+            raise UserError(
+                f"All lanes of an evaluation have its one draft: name that with --draft, and not in the lane {lane}."
+            )
     return options
 
 
