@@ -13,7 +13,7 @@ PLAIN = "autoregressive"  # the policy of a call without a draft
 ENGINE = "transformers.generate"  # the target's engine in such a run
 _SHOWS = "This run was recorded from transformers' generate, which shows only the tokens that it proposed"
 NOT_AGAIN = f"{_SHOWS} and not how to load its models: give compare the prompt, and --target and --draft."
-_REPLAYS_NONE = "This run holds no chain to replay (plain speculative sampling records none)"
+_REPLAYS_NONE = "This run holds no chain to replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +78,8 @@ def why_no_chain(run: Run) -> str:
     """Why ``run`` holds no chain, and what to do, as a sentence."""
     if is_recorded(run):
         return f"{_SHOWS}: to simulate other lanes, run its prompt here, with compare."
-    return f"{_REPLAYS_NONE}: record one with the greedy or the coupling rule."
+    if run.settings.rule == "sampling":
+        return f"{_REPLAYS_NONE} (plain speculative sampling records none): record one with another acceptance rule."
+    if not run.pair.drafts:
+        return f"{_REPLAYS_NONE}, since none of its lanes guesses: add a lane such as static:5."
+    return f"{_REPLAYS_NONE}: it is recorded after the first timing. If this run was stopped before, run it again."
