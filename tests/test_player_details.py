@@ -22,11 +22,11 @@ from viz.player.names import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style
 from viz.scripts import player_css, player_js
 
 
-def first(run, fate, lane=1):
-    for i, iteration in enumerate(run.lanes[lane].iterations):
+def first(run, fate):
+    for i, iteration in enumerate(run.lanes[1].iterations):
         for index, token in enumerate(iteration.all_tokens):
             if token.fate == fate:
-                return lane, i, index, token
+                return 1, i, index, token
     raise AssertionError(f"no {fate} token")
 
 
