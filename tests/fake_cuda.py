@@ -228,11 +228,11 @@ def _here(value):
 
 
 @contextmanager
-def fake_gpu(monkeypatch, free_bytes: int = 2**40):
+def fake_gpu(monkeypatch):
     """A machine with one such GPU: models loaded on "cuda" run through the whole CUDA engine, on the CPU."""
     with fake_cuda(monkeypatch) as cuda, OnTheCpu() as cuda.memory:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free_bytes, free_bytes))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (2**40, 2**40))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
         yield cuda

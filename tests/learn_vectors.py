@@ -21,10 +21,10 @@ LANES = (  # noqa: SIM905
 ).split()
 
 
-def make_vectors(seed: int, rounds: int = 60) -> list[dict[str, Any]]:
+def make_vectors(seed: int) -> list[dict[str, Any]]:
     """Cases of {chain, costs (weighed), paid, ending, tuned, lanes: {lane: [iterations, cost, speedup]}}, as JSON."""
     random_ = random.Random(seed)
-    return [_vector(random_) for _ in range(rounds)]
+    return [_vector(random_) for _ in range(60)]
 
 
 def _vector(random_: random.Random) -> dict[str, Any]:

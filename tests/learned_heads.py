@@ -76,7 +76,7 @@ def make_heads(seed: int = 0, hidden_size: int = 4, plain: bool = False) -> dict
     return {policy: make_head(policy, seed, hidden_size, plain) for policy in TUNED}
 
 
-def make_features(n: int, seed: int = 0, hidden_size: int = 4) -> DraftState:
+def make_features(n: int, seed: int = 0) -> DraftState:
     """Random features of ``n`` guesses that repeat two tokens in turn."""
     rng, guesses = np.random.default_rng(seed), [1 + index % 2 for index in range(n)]
     return DraftState(
@@ -86,7 +86,7 @@ def make_features(n: int, seed: int = 0, hidden_size: int = 4) -> DraftState:
         entropy=rng.random(n).tolist(),
         top10=list(rng.random((n, 10)).astype(np.float32)),
         margin=(rng.random(n) * 5).tolist(),
-        hidden=list(rng.normal(size=(n, hidden_size)).astype(np.float32)),
+        hidden=list(rng.normal(size=(n, 4)).astype(np.float32)),
     )
 
 

@@ -276,7 +276,7 @@ def make_machine() -> Machine:
     return Machine("Test processor", 2, 8.0, None, "Linux", "3.11.2", "2.13.0", "5.23.0")
 
 
-def make_pair(n_vocab: int = 100) -> PairInfo:
+def make_pair(n_vocab: int) -> PairInfo:
     def model(name: str, layers: int, parameters: int, dtype: str) -> ModelInfo:
         return ModelInfo(name, name, "0" * 16, parameters, layers, 256, n_vocab, "lean", dtype, "cpu", 2)
 

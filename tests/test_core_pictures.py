@@ -64,10 +64,10 @@ def run(pair, made=[]) -> Run:  # noqa: B006 (the run is made once)
     return run_from_json(made[0])
 
 
-def make_reader(folder, width: int = 64):
+def make_reader(folder):
     """A reader of random weights that sees things in all cells."""
     torch.manual_seed(0)
-    reader = PictureReader(width)
+    reader = PictureReader(64)
     with torch.no_grad():
         reader.encoder.head.bias[0] = 9
         reader.projector.words.weight.normal_()

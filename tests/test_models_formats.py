@@ -109,7 +109,6 @@ def test_without_llvm_plain_products_serve(monkeypatch):
         assert isinstance(model.blocks[0].qkv, DenseLinear) and isinstance(model.head.linear, DenseLinear)
         assert isinstance(model._attention, RowAttention)
         assert keeps_bits(model) or name == "bfloat16"  # plain bfloat16 products are only used if asked for
-    assert names(target_formats("auto", "cpu", "bfloat16")) == ["float32"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -217,6 +217,7 @@ def test_drafts_have_kinds_and_number_formats_and_a_target_may_read_pictures(tmp
     pair = read_pair(describe(tmp_path, drafts=drafts, draft_weights={"a": "int4"}, pictures="pictures"))
     assert pair.drafts == {name: str(tmp_path / "drafts" / name) for name in "abcd"}
     assert pair.draft_kinds == {"b": DraftKind("feature", (2, 15, -1)), "c": DraftKind(sees=True)}
+    assert replace(pair, default_draft="b").text_draft == "a", "which other engines know"
     assert pair.kind_of("a") == DraftKind() and [pair.weights_of(name) for name in "ab"] == ["int4", "auto"]
     assert pair.pictures == str(tmp_path / "pictures") and read_pair(describe(tmp_path)).pictures == ""
 

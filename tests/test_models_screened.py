@@ -37,8 +37,8 @@ def rounded(weight: torch.Tensor) -> torch.Tensor:
     return levels * scales[:, None]
 
 
-def screen(narrow: int = NARROW) -> Screen:
-    return fit_screen(random(400, SIZE, seed=1) * torch.linspace(0.01, 2, SIZE), random(IDS, SIZE), narrow)
+def screen() -> Screen:
+    return fit_screen(random(400, SIZE, seed=1) * torch.linspace(0.01, 2, SIZE), random(IDS, SIZE), NARROW)
 
 
 def model(**options):

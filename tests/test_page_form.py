@@ -118,10 +118,7 @@ def test_weights_of_an_older_run_are_the_number_format():
     [
         ({"max_new_tokens": None}, "whole number"),
         ({"max_new_tokens": 2.5}, "whole number"),
-        ({"lanes": []}, "No lane"),
         ({"prompt": " "}, "prompt is empty"),
-        ({"temperature": 0.5}, "greedy rule"),
-        ({"target": "x"}, "both a target"),
     ],
 )
 def test_a_form_that_cannot_run_says_why(changes, sentence):

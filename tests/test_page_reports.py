@@ -5,7 +5,7 @@ import html
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from decoding.evaluation.table import Cell, Table
 from decoding.records.events import Event
 from decoding.records.pairs import PairDescription, embedded_pairs
 from decoding.records.run_file import to_plain
-from decoding.records.weights import fingerprint
+from decoding.records.weights import SOURCE_FILE, GgufRecord, fingerprint
 from viz.figures.answers import CAUSES
 from viz.figures.evaluation import fastest
 from viz.player.names import lane_name
@@ -185,14 +185,32 @@ def test_a_draft_that_is_called_like_a_lane_keeps_its_name():
     assert [one.text for one in table.rows[0]] == ["early-exit", "Static 2 · early-exit"]
 
 
-def test_figures_of_other_weights_say_so(tmp_path):
-    pair, setting = fake_pair(), make_evaluation().setting
-    assert not is_stale(setting, pair)  # there are no weights here, so nothing is known
-    pair.target = str(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    assert is_stale(setting, pair)
-    setting.target_fingerprint = fingerprint(tmp_path)
-    assert not is_stale(setting, pair)
+@pytest.mark.parametrize("make", [make_evaluation, make_drafts])
+def test_figures_of_other_weights_say_so(tmp_path, make):
+    """Of any draft in a table of drafts, too; and of a target that is a recorded file."""
+    result = make()
+    assert not is_stale(result, fake_pair())  # there are no weights here, so nothing is known
+    names = [draft.name for draft in result.drafts] or [result.setting.draft]
+    pair = replace(fake_pair(), target=str(tmp_path), drafts={name: str(tmp_path / name) for name in names})
+    record = GgufRecord("target", "target.gguf", "0" * 64, "Q8_0")
+    (tmp_path / SOURCE_FILE).write_text(json.dumps(asdict(record)))
+    for name, folder in pair.drafts.items():
+        Path(folder).mkdir()
+        Path(folder, "config.json").write_text(name)
+    made_with = {name: fingerprint(folder) for name, folder in pair.drafts.items()}
+    setting = replace(
+        result.setting, target_fingerprint=record.mark, draft=names[0], draft_fingerprint=made_with[names[0]]
+    )
+    drafts = [replace(draft, fingerprint=made_with[draft.name]) for draft in result.drafts]
+    result = replace(result, setting=setting, drafts=drafts)
+    assert not is_stale(result, pair)
+    for folder in pair.drafts.values():
+        new = Path(folder, "model.safetensors")
+        new.write_bytes(b"new")
+        assert is_stale(result, pair)
+        new.unlink()
+    (tmp_path / SOURCE_FILE).write_text(json.dumps(asdict(replace(record, sha256="1" * 64))))
+    assert is_stale(result, pair)
 
 
 def test_a_broken_shipped_file_is_a_sentence(tab):
@@ -268,34 +286,21 @@ def test_the_saved_page_says_what_the_tab_says(tab, kind):
         assert found, text
 
 
-def with_drafts(pair: PairDescription, *names: str) -> EvaluationResult:
-    """Synthetic drafts in the places of those of ``pair``, the best first."""
-    result = make_drafts()
-    gains = {draft.name: result.value("speedup", draft.best_policy, draft=draft.name) for draft in result.drafts}
-    best = sorted(result.drafts, key=lambda draft: -gains[draft.name])
-    new = dict(zip((draft.name for draft in best), names))
-    figures = [one._replace(draft=new[one.draft]) for one in result.figures if one.draft in new]
-    drafts = [
-        replace(one, name=new[one.name], best_lane=one.best_lane.replace(one.name, new[one.name]))
-        for one in best[: len(names)]
-    ]
+def with_draft(pair: PairDescription) -> EvaluationResult:
+    """A synthetic draft in the place of the one of ``pair`` that other engines know."""
+    result, name = make_drafts(), pair.text_draft
+    one = result.drafts[0]
     result.setting.pair = pair.name
-    return replace(result, drafts=drafts, figures=figures)
-
-
-def test_other_engines_get_the_best_draft_that_they_know():
-    pair = next(one for one in embedded_pairs() if "feature" in one.drafts)
-    advice = recommend(with_drafts(pair, "feature", "heads", "two-layers"))
-    assert advice.draft == "feature" and "settings below are for two-layers" in " ".join(advice.sentences)
-    assert "two-layers" in advice.transformers and "two-layers" in advice.vllm
-    assert "feature" not in advice.transformers + advice.vllm
-    assert replace(pair, default_draft="feature").text_draft == "three-layers"
+    drafts = [replace(one, name=name, best_lane=one.best_lane.replace(one.name, name))]
+    return replace(
+        result, drafts=drafts, figures=[f._replace(draft=name) for f in result.figures if f.draft == one.name]
+    )
 
 
 @pytest.mark.parametrize("anywhere", [False, True])
 @pytest.mark.parametrize("pair", embedded_pairs(), ids=lambda pair: pair.name)
 def test_the_snippets_name_models_that_exist(pair, anywhere):
-    advice = recommend(with_drafts(pair, pair.text_draft), anywhere)
+    advice = recommend(with_draft(pair), anywhere)
     target, model = re.fullmatch(r"vllm serve (\S+) --speculative-config '(.*)'", advice.vllm).groups()
     draft = json.loads(model)["model"]
     assert f"# target: {target}, assistant: {draft}" in advice.transformers

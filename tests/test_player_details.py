@@ -3,6 +3,7 @@
 import colorsys
 import json
 import re
+from dataclasses import replace
 from itertools import combinations
 from math import dist
 
@@ -21,11 +22,11 @@ from viz.player.names import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style
 from viz.scripts import player_css, player_js
 
 
-def first(run, fate, lane=1):
-    for i, iteration in enumerate(run.lanes[lane].iterations):
+def first(run, fate):
+    for i, iteration in enumerate(run.lanes[1].iterations):
         for index, token in enumerate(iteration.all_tokens):
             if token.fate == fate:
-                return lane, i, index, token
+                return 1, i, index, token
     raise AssertionError(f"no {fate} token")
 
 
@@ -39,9 +40,15 @@ def test_every_fate_has_its_reason(run, fate):
     lane, i, index, token = first(run, fate)
     details = token_details(run, lane, i, index)
     assert details["fate"] == fate
-    assert details["text"] == run.vocab[token.id].text or run.vocab[token.id].bytes
+    assert details["text"] == run.vocab[token.id].text
     assert details["why"].endswith(".")
     assert f"iteration {i + 1}" in details["where"]
+
+
+def test_a_token_that_is_part_of_a_character_is_shown_by_its_bytes(run):
+    lane, i, index, token = first(run, "accepted")
+    split = replace(run, vocab=run.vocab | {token.id: TokenText("\ufffd", bytes="c3")})
+    assert token_details(split, lane, i, index)["text"] == "bytes c3"
 
 
 def test_greedy_shows_both_first_choices(run):

@@ -65,21 +65,12 @@ def test_fitted_parameters_come_along_where_they_are_installed(run, monkeypatch)
 
 def test_only_the_learn_tab_gets_every_score_and_detail(run):
     small, whole = run_payload(run), run_payload(run, details=True)
-    assert set(whole["chains"]["shallow"]["along"]["scores"]) == set(run.chains["shallow"].along.scores)
     assert "details" not in small["lanes"][1]
     recorded = whole["lanes"][1]["details"][0]["tokens"][0]
     assert recorded["p_draft"] == run.lanes[1].iterations[0].drafted[0].p_draft and recorded["draft_top"]
     without = run_payload(replace(run, lanes=run.lanes[:2]))
     assert without["chains"]["shallow"]["along"]["scores"] == {}  # no lane decides by it
     assert whole["chains"]["shallow"] == asdict(run.chains["shallow"])
-
-
-def test_a_run_without_chains_has_no_simulation():
-    run = make_run(rule="sampling")
-    lanes = [replace(trace, verdict=Verdict(same=None)) for trace in run.lanes]
-    payload = run_payload(replace(run, chains={}, lanes=lanes))
-    assert payload["chains"] == payload["tuned"] == {}
-    assert payload["verdict"]["kind"] == "free"
 
 
 def test_four_lanes_of_a_thousand_tokens_stay_under_three_quarters_of_a_megabyte():

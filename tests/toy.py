@@ -65,10 +65,9 @@ class ToyModel(CachedModel):
         seed: int = 0,
         agree: float | None = None,
         max_length: int = 4096,
-        sharpness: float = 2.0,
         padded: int = 0,
     ) -> None:
-        self.name, self.seed, self.agree, self.sharpness = name, seed, agree, sharpness
+        self.name, self.seed, self.agree, self.sharpness = name, seed, agree, 2.0
         self.vocab_size, self.max_length, self.hidden_size = vocab + padded, max_length, 4
         self._vocab = vocab
         self.kept_layers, self.last_states = (), ()

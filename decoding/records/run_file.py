@@ -114,8 +114,10 @@ def check_consistent(run: Run) -> None:
     for trace in run.lanes:
         _check_trace(trace, run.costs)
     for name, chain in run.chains.items():
-        if name != chain.draft or name not in run.costs.draft_step:
-            raise UserError(f"Chain {name}: the costs lack its draft {chain.draft}.")
+        if name != chain.draft:
+            raise UserError(f"Chain {name}: it holds the guesses of {chain.draft}.")
+        if name not in run.costs.draft_step:
+            raise UserError(f"Chain {name}: the costs lack its draft.")
         check_chain(chain)
 
 

@@ -26,17 +26,17 @@ def clock(page) -> float:
     return page.evaluate("player.t")
 
 
-def shown_where(page, lane: int, iteration: int) -> str:
+def shown_where(page, iteration: int) -> str:
     """What lies on top at the middle of the iteration's first token: "token" or "cover"."""
     return page.evaluate(
-        """([lane, iteration]) => {
-          const node = player.lanes[lane].tokens[player.lanes[lane].iterations[iteration].first].node;
+        """(iteration) => {
+          const node = player.lanes[1].tokens[player.lanes[1].iterations[iteration].first].node;
           node.scrollIntoView({block: "center"});
           const box = node.getClientRects()[0];
           const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
           return top.closest(".sd-tk") ? "token" : top.closest(".sd-cover") ? "cover" : top.className;
         }""",
-        [lane, iteration],
+        iteration,
     )
 
 
@@ -115,10 +115,10 @@ def test_a_bar_of_the_sl_strip_leads_to_its_iteration(page, run):
 def test_only_what_is_decoded_is_seen(page):
     stop_at(page, 0.2)
     done = page.evaluate("player.lanes[1].doneAt(player.t)")
-    assert shown_where(page, 1, done - 1) == "token"
-    assert shown_where(page, 1, done + 2) == "cover"
+    assert shown_where(page, done - 1) == "token"
+    assert shown_where(page, done + 2) == "cover"
     stop_at(page, 1)
-    assert shown_where(page, 1, done + 2) == "token"
+    assert shown_where(page, done + 2) == "token"
 
 
 def test_open_guesses_have_no_fate_yet(page):

@@ -25,7 +25,7 @@ from decoding.evaluation.results import (
 from decoding.evaluation.table import Cell, Table
 from decoding.records.pairs import PairDescription
 from decoding.records.text import counted
-from decoding.records.weights import fingerprint
+from decoding.records.weights import SOURCE_FILE, fingerprint
 
 from ..figures.answers import draw_losses, draw_static_sls
 from ..figures.drafts import draw_drafts
@@ -122,7 +122,7 @@ class Report(ABC):
         """The content for a shipped result, with what the other shipped files in ``folder`` add."""
         more = self.more(pair, folder)
         content = self.content("Shipped results", papers=self.second is not None)
-        if is_stale(self.result.setting, pair):
+        if is_stale(self.result, pair):
             content["stamp"] += f" · {STALE}"
         content["sections"][0]["sentences"] += self.beside(folder)
         content["sections"][-1:-1] = [asdict(one) for one in more]
@@ -183,7 +183,7 @@ class EvaluationReport(Report):
             self.second = load_result(path)
         except UserError as error:  # the other figures are sound
             return [Section(PAPERS, [str(error)], kind="folded")]
-        stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(self.second.setting, pair) else []
+        stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(self.second, pair) else []
         own = [
             replace(table, title=f"{PAPERS}: {table.title[0].lower()}{table.title[1:]}")
             for table in speedup_tables(self.second)
@@ -321,8 +321,14 @@ def stamp(setting: Setting) -> str:
     return " · ".join([pair, f"on {setting.machine.where}", *engine, setting.target_dtype, setting.created[:10]])
 
 
-def is_stale(setting: Setting, pair: PairDescription) -> bool:
+def is_stale(result: EvaluationResult, pair: PairDescription) -> bool:
     """Whether the figures were measured with other weights than those installed; False if none are."""
-    places = (pair.target, setting.target_fingerprint), (pair.drafts.get(setting.draft, ""), setting.draft_fingerprint)
-    here = [(place, made_with) for place, made_with in places if place and Path(place, "config.json").is_file()]
-    return any(fingerprint(place) != made_with for place, made_with in here)
+    setting, drafts = result.setting, {draft.name: draft.fingerprint for draft in result.drafts}
+    drafts[setting.draft] = setting.draft_fingerprint
+    places = [(pair.drafts[name], made_with) for name, made_with in drafts.items() if name in pair.drafts]
+    places.append((pair.target, setting.target_fingerprint))
+    return any(fingerprint(place) != made_with for place, made_with in places if _is_installed(Path(place)))
+
+
+def _is_installed(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("config.json", SOURCE_FILE))
