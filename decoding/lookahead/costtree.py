@@ -82,7 +82,7 @@ def _expected_iteration(costs: Costs, draft: str) -> tuple[float, float]:
 SPEC = PolicySpec(
     CostTree,
     title="Cost tree",
-    caption="keeps guessing, deeper or wider, while one more guess saves more time than it costs",
+    caption="keeps guessing, deeper or wider, while one more guess is expected to save more time than it costs",
     source="ours",
     order=104,
     branches=True,
