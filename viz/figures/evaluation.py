@@ -136,7 +136,7 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
     figure.add_vline(x=0, line=DOTTED)
     figure.update_xaxes(title_text="time per token below static-opt's (%), simulated")
     figure.update_yaxes(automargin=True)
-    title, height = f"Against the best static SL ({result.static_opt})", 140 + 30 * len(labels)
+    title, height = f"Against static-opt, SL {result.static_opt}", 140 + 30 * len(labels)
     return Drawing("eval-cut", title, cuts_sentence(result), figure, height)
 
 

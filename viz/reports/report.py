@@ -203,7 +203,8 @@ def _best_sentence(result: EvaluationResult, best: str) -> str:
     if speed.low is not None:
         text += f" (95% interval over prompts: {speed.low:.2f} to {speed.high:.2f})"
     if cut:
-        text += f". It takes {_less(cut)} time per token than the best fixed SL, simulated"
+        static = f"SL {result.static_opt}, the best static SL on validation prompts"
+        text += f". It takes {_less(cut)} time per token than {static} (simulated)"
         text += f", and {_less(timed)} on the clock" if timed else ""
     return f"{text}."
 
