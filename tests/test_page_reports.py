@@ -115,8 +115,10 @@ def test_the_sentence_on_the_best_policy_says_less_and_more(found, said):
     result = make_evaluation()
     value, low, high = found
     cut = result.need("cut", fastest(result))._replace(value=value, low=low, high=high, n=40)
-    sentences = EvaluationReport(replace(result, figures=[*result.figures, cut])).sentences()
+    clocked = result.need("speedup", fastest(result))._replace(metric="clock_speedup", value=1.234)
+    sentences = EvaluationReport(replace(result, figures=[*result.figures, cut, clocked])).sentences()
     assert said.format(chosen=result.static_opt) in " ".join(sentences)
+    assert ", simulated, and 1.23 times on the clock" in " ".join(sentences)
 
 
 def titled(report: dict, title: str) -> dict:

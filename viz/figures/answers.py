@@ -80,7 +80,7 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     figure.update_yaxes(automargin=True)
     cause, name = max(reached, key=reached.__getitem__), lane_name(best)
     sentence = (
-        f"{name} is {speedup.value:.2f} times as fast as plain decoding. It would be {reached[cause]:.2f} "
+        f"Simulated, {name} is {speedup.value:.2f} times as fast as plain decoding. It would be {reached[cause]:.2f} "
         f"times as fast {cause}: its largest loss."
     )
     return Drawing("eval-losses", f"{name} without each of its losses", sentence, figure, 320)

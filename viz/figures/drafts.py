@@ -237,7 +237,7 @@ def shape_sentence(result: EvaluationResult) -> str:
     gain = {draft.name: _static_gain(result, draft).value for draft in result.drafts}
     best, closest = max(gain, key=gain.__getitem__), max(match, key=match.__getitem__)
     if f"{match[closest]:.0%}" == f"{match[best]:.0%}":
-        text = f"{best}, which no other guesses better than ({match[best]:.0%}), is also the fastest"
+        text = f"{best}, right as often as any other ({match[best]:.0%}), is also the fastest"
     else:
         text = (
             f"{closest} guesses best ({match[closest]:.0%}) but at a guess's cost of {c[closest]:.2f} passes reaches "

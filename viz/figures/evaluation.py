@@ -106,7 +106,8 @@ def speedups_sentence(result: EvaluationResult) -> str:
     if not speedups:
         return "No policy that can be used was evaluated."
     best, *others = sorted(speedups, key=speedups.__getitem__, reverse=True)
-    text = f"Of the policies that can be used, {lane_name(best)} has the largest speedup: {speedups[best]:.2f} times"
+    text = f"Of the policies that can be used, {lane_name(best)} has the largest simulated speedup"
+    text += f": {speedups[best]:.2f} times"
     if others:
         text += f", before {lane_name(others[0])} with {speedups[others[0]]:.2f}"
     if oracle := result.find("speedup", "oracle"):
