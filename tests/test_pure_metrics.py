@@ -199,7 +199,7 @@ load = cache(load_run)
 
 
 def static_lanes(run: Run) -> Iterator[tuple[Trace, int]]:
-    """The lanes of a fixed SL, with it."""
+    """The lanes of a static SL, with it."""
     for trace in run.lanes:
         if trace.policy == "static":
             yield trace, int(trace.lane.rpartition(":")[2])
@@ -231,7 +231,7 @@ def test_the_curves_in_a_recording_are_near_its_iterations(path):
 
 @recorded
 def test_the_own_curves_of_a_recording_are_those_of_its_iterations(path):
-    """A whole iteration of a fixed SL: what the curves say lies within what its means over the repeats were."""
+    """A whole iteration of a static SL: what the curves say lies within what its means over the repeats were."""
     run = load(path)
     own, plain = run_costs(run), run.baseline
     for trace, sl in static_lanes(run):

@@ -60,7 +60,7 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
 
 
 def _for_other_engines(result: EvaluationResult, best: Draft, pair: PairDescription | None) -> Draft:
-    """``best``, if it is a language model of its own or prompt lookup, else the best of these at a fixed SL, which
+    """``best``, if it is a language model of its own or prompt lookup, else the best of these at a static SL, which
     every engine has; ``best`` if there is none.
     """
     kinds = pair.draft_kinds if pair else {}
@@ -169,7 +169,7 @@ def transformers_settings(draft: Draft, lane: Lane, source: str, target: str) ->
         tokens, threshold = 20, lane.number if lane.number is not None else 0.4
         nearest = "# where scikit-learn is installed, transformers moves the threshold after each check\n"
     elif lane.policy != "static":
-        nearest = f"# transformers has no policy {lane.spec.title}: this is the best fixed SL on validation prompts\n"
+        nearest = f"# transformers has no policy {lane.spec.title}: this is the best static SL on validation prompts\n"
     return (
         f"# target: {target}, assistant: {source}\n"
         f"# the options are read from the assistant's own config\n{nearest}"

@@ -74,7 +74,7 @@ class CostTree(TreePolicy):
 
 
 def _expected_iteration(costs: Costs, draft: str) -> tuple[float, float]:
-    """Cost and tokens of an iteration of the best fixed SL, 0 included, if guesses hold with the chance EXPECTED."""
+    """Cost and tokens of an iteration of the best static SL, 0 included, if guesses hold with the chance EXPECTED."""
     tries = [(costs.iteration(n, draft if n else None), expected_tokens(EXPECTED, n)) for n in range(SL_CAP + 1)]
     return min(tries, key=lambda one: one[0] / one[1])
 

@@ -322,7 +322,7 @@ def draw_histogram(result: EvaluationResult) -> Drawing:
     figure.update_yaxes(title_text="iterations (%)")
     sentence = (
         f"The number of guesses that hold is {mean:.1f} on average but varies by {sd:.1f} (standard "
-        f"deviation): in {shares[0]:.0%} of the iterations no guess holds. No fixed SL fits all of them."
+        f"deviation): in {shares[0]:.0%} of the iterations no guess holds. No static SL fits all of them."
     )
     return Drawing("eval-histogram", "How many guesses in a row hold", sentence, figure, 300)
 
@@ -364,7 +364,7 @@ def course_sentence(result: EvaluationResult) -> str:
     if middle > COURSE * max(first, last):
         return f"Guesses hold longest in the middle of a text: {thirds}."
     if COURSE * middle < min(first, last):
-        return f"Guesses hold shorter in the middle of a text: {thirds}."
+        return f"Guesses fail sooner in the middle of a text: {thirds}."
     if max(known) > COURSE * min(known):
         return (
             f"The oracle's SL goes up and down along the text, between {min(known):.1f} and {max(known):.1f}: {thirds}."

@@ -144,7 +144,7 @@ class EvaluationReport(Report):
         """The three answers, each with its figure."""
         title, speedups = "Which policy is fastest, by how much, and how certain is that?", drawings.pop("eval-speedup")
         answers = [Section(title, self.sentences(), drawings=[speedups], kind="answer")]
-        answers.append(_answer("How far should a fixed SL guess?", draw_static_sls(self.result)))
+        answers.append(_answer("How far should a static SL guess?", draw_static_sls(self.result)))
         best = fastest(self.result, "as_it_is_s")  # losses are those of chains
         if best and (losses := draw_losses(self.result, best)):
             answers.append(_answer(f"What holds {lane_name(best)} back?", losses))
