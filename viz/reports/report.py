@@ -227,9 +227,8 @@ def _origin(result: EvaluationResult) -> str:
     setting = result.setting
     counts = ", ".join(f"{suite} {n}" for suite, n in setting.prompts.items())
     return (
-        f"{counted(sum(setting.prompts.values()), 'test prompt')} of the data sets on which the papers measured "
-        f"({counts}), {result.clocked()} of them on the clock; draft {setting.draft}, greedy, at most "
-        f"{setting.max_new_tokens} new tokens; measured {setting.created[:10]}."
+        f"{counted(sum(setting.prompts.values()), 'test prompt')} ({counts}), {result.clocked()} of them on the clock; "
+        f"draft {setting.draft}, greedy, at most {setting.max_new_tokens} new tokens; measured {setting.created[:10]}."
     )
 
 
