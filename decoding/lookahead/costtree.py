@@ -7,9 +7,9 @@ where r is how often one of the guesses for a place holds. The likeliest step co
 does not pay no later one does; where reading does not pay, further guesses at the places that were read still may.
 
 S is about how likely the path is to be accepted, by the draft. r and lam follow from the lane itself, lam by the
-measured cost curves, so nothing needs to be fitted. Before anything was verified lam is that of the best chain of fixed
-length whose guesses hold with the probability EXPECTED. Where verification is dear the tree becomes a chain, where it
-is nearly free it widens.
+measured cost curves, so nothing needs to be fitted to a draft. Before anything was verified lam is that of the best
+chain of fixed length whose guesses hold with the probability EXPECTED. Where verification is dear the tree becomes a
+chain, where it is nearly free it widens.
 """
 
 from __future__ import annotations
