@@ -123,6 +123,9 @@ def test_a_tree_pays_for_its_draft_passes():
     assert counts(tree).draft_passes == counts(chain).draft_passes - 4
     saved = metrics.predicted_cost(costs, chain) - metrics.predicted_cost(costs, tree)
     assert saved == pytest.approx(4 * costs.draft_step["shallow"])
+    run = hand_run()
+    says = [{one.key: one.formula for one in lane_figures(run, lane)}["predicted"] for lane in (chain, tree)]
+    assert "n (c + decision)" in says[0] and "c (draft passes) + n decision" in says[1]
 
 
 def test_match_rate_and_the_oracle_belong_to_the_chain():
