@@ -293,9 +293,9 @@ def test_the_form_offers_the_best_fixed_sl_of_this_machine(fitted, monkeypatch):
     fitted.keep(["small"], 100, measured())
     set_policies(fitted, lambda: False)
     best, pairs = fitted.chosen("small").static, base.pairs_here()
-    assert (f"Best fixed SL here: {best}", f"static:{best}") in lane_choices(pairs)
+    assert (f"Best static SL here: {best}", f"static:{best}") in lane_choices(pairs)
     assert len({lane for _, lane in lane_choices(pairs)}) == len(lane_choices(pairs))
-    said = f"Set for this machine on validation prompts: best fixed SL {best}, DISCO stops"
+    said = f"Set for this machine on validation prompts: best static SL {best}, DISCO stops"
     assert all(set_here(pairs, name).startswith(said) for name in ("", "toy"))
     assert set_here([replace(described, name="other"), *pairs], "other") == ""
 

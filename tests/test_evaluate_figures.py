@@ -221,7 +221,7 @@ def test_decoding_imports_no_page_and_no_model_for_them():
 @pytest.mark.parametrize(
     "course, shape",
     [
-        ([3.5] * 3 + [1.3] * 4 + [3.4] * 3, "shorter in the middle of a text: 3.5 in a row in the first third, 1.3 in"),
+        ([3.5] * 3 + [1.3] * 4 + [3.4] * 3, "sooner in the middle of a text: 3.5 in a row in the first third, 1.3 in"),
         ([1.3] * 3 + [3.0] * 4 + [1.3] * 3, "longest in the middle"),
         ([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0], "longer towards the end"),
         ([3.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0], "longer at the beginning"),

@@ -37,6 +37,7 @@ def test_an_engine_that_cannot_read_states_gets_the_draft_that_gains_most_at_a_f
     assert advice.draft == "feature" and f"settings below are for {theirs}." in " ".join(advice.sentences)
     assert f"drafts/{theirs}" in advice.vllm and f"drafts/{theirs}" in advice.transformers
     assert f"at a fixed SL: {best[theirs]:.2f}×" in " ".join(advice.sentences)
+    assert advice.titles == (f"{NEAREST} transformers", f"{NEAREST} vLLM")
 
 
 def test_drafts_that_are_as_fast_as_the_next_best_are_named():
@@ -61,11 +62,7 @@ SAME, NEAREST = "The same in", "The nearest in"
     [
         ("x/static:7", (SAME, SAME), ["num_assistant_tokens = 7", '"constant"', "threshold = 0\n"]),
         ("x/heuristic", (SAME, NEAREST), ["num_assistant_tokens = 5", '"heuristic_transient"', "threshold = 0\n"]),
-        (
-            "x/confidence:0.3",
-            (SAME, NEAREST),
-            ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n", "scikit-learn"],
-        ),
+        ("x/confidence:0.3", (NEAREST, NEAREST), ["= 20\n", '"constant"', "threshold = 0.3\n", "moves the threshold"]),
         ("x/disco", (NEAREST, NEAREST), ["has no policy DISCO", "num_assistant_tokens = 7"]),
     ],
 )
@@ -76,7 +73,7 @@ def test_settings_for_transformers_are_called_the_same_only_if_it_has_the_policy
         assert line in text
     compile(text, "settings", "exec")
     engines = zip(titles, ("transformers", "vLLM"))
-    assert settings_titles(draft, parse_lane(lane)) == tuple(f"{title} {engine}" for title, engine in engines)
+    assert settings_titles(draft, parse_lane(lane), True) == tuple(f"{title} {engine}" for title, engine in engines)
 
 
 def test_settings_for_prompt_lookup():

@@ -172,7 +172,7 @@ def test_choosing_can_be_stopped():
 def test_the_sentence_says_what_was_chosen():
     chosen = Chosen(3, {"disco": "0.55", "specdecpp": "0.3", "costaware": "1.1", "gone": "7"})
     assert chosen.sentence() == (
-        "Set for this machine on validation prompts: best fixed SL 3, DISCO stops below 0.55, SpecDec++ stops above "
+        "Set for this machine on validation prompts: best static SL 3, DISCO stops below 0.55, SpecDec++ stops above "
         "0.3, Cost-aware with caution 1.1."
     )
 

@@ -104,7 +104,10 @@ def test_the_evaluation_begins_with_three_answers_and_shows_all_else_folded():
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ((0.058, 0.047, 0.069), "5.8% (4.7 to 6.9%) less time per token"),
+        (
+            (0.058, 0.047, 0.069),
+            "5.8% (4.7 to 6.9%) less time per token than SL {chosen}, the best static SL on validation",
+        ),
         ((-0.015, -0.034, 0.004), "1.5% (-0.4 to 3.4%) more time per token"),
         ((-0.015, None, None), "1.5% more time per token"),
     ],
@@ -113,7 +116,10 @@ def test_the_sentence_on_the_best_policy_says_less_and_more(found, said):
     result = make_evaluation()
     value, low, high = found
     cut = result.need("cut", fastest(result))._replace(value=value, low=low, high=high, n=40)
-    assert said in " ".join(EvaluationReport(replace(result, figures=[*result.figures, cut])).sentences())
+    clocked = result.need("speedup", fastest(result))._replace(metric="clock_speedup", value=1.234)
+    sentences = EvaluationReport(replace(result, figures=[*result.figures, cut, clocked])).sentences()
+    assert said.format(chosen=result.static_opt) in " ".join(sentences)
+    assert ", simulated, and 1.23 times on the clock" in " ".join(sentences)
 
 
 def titled(report: dict, title: str) -> dict:

@@ -123,6 +123,9 @@ def test_a_tree_pays_for_its_draft_passes():
     assert counts(tree).draft_passes == counts(chain).draft_passes - 4
     saved = metrics.predicted_cost(costs, chain) - metrics.predicted_cost(costs, tree)
     assert saved == pytest.approx(4 * costs.draft_step["shallow"])
+    run = hand_run()
+    says = [{one.key: one.formula for one in lane_figures(run, lane)}["predicted"] for lane in (chain, tree)]
+    assert "n (c + decision)" in says[0] and "c (draft passes) + n decision" in says[1]
 
 
 def test_match_rate_and_the_oracle_belong_to_the_chain():
@@ -199,7 +202,7 @@ load = cache(load_run)
 
 
 def static_lanes(run: Run) -> Iterator[tuple[Trace, int]]:
-    """The lanes of a fixed SL, with it."""
+    """The lanes of a static SL, with it."""
     for trace in run.lanes:
         if trace.policy == "static":
             yield trace, int(trace.lane.rpartition(":")[2])
@@ -231,7 +234,7 @@ def test_the_curves_in_a_recording_are_near_its_iterations(path):
 
 @recorded
 def test_the_own_curves_of_a_recording_are_those_of_its_iterations(path):
-    """A whole iteration of a fixed SL: what the curves say lies within what its means over the repeats were."""
+    """A whole iteration of a static SL: what the curves say lies within what its means over the repeats were."""
     run = load(path)
     own, plain = run_costs(run), run.baseline
     for trace, sl in static_lanes(run):

@@ -17,14 +17,14 @@ from .player.names import lane_caption, lane_name, lane_of_name
 
 GROUPS = (
     "Without a draft",
-    "A fixed SL, or a simple rule",
+    "A static SL, or a simple rule",
     "Stop where the draft is unsure",
     "Learned from texts",
     "Trees of guesses",
     "Ceilings, not usable",
     "With another draft",
 )
-BEST_SL = "Best fixed SL here"
+BEST_SL = "Best static SL here"
 NGRAM_LANE = f"{PROMPT_LOOKUP.name}/static:10"  # prompt lookup as the draft
 
 
@@ -65,7 +65,7 @@ def missing_policies(pairs: Sequence[PairDescription]) -> set[str]:
 def lane_choices(pairs: Sequence[PairDescription], examples: Sequence[Example] = ()) -> list[tuple[str, str]]:
     """(name on the page, lane) of the offered lanes and those of ``examples``; unfitted policies are marked.
 
-    They stand in the order of GROUPS; others can be typed. The first of ``pairs`` is the chosen one: its best fixed SL
+    They stand in the order of GROUPS; others can be typed. The first of ``pairs`` is the chosen one: its best static SL
     for this machine's costs is there, once it is known, and no lane of an example with a draft that only others have.
     """
     missing = missing_policies(pairs)

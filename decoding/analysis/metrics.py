@@ -170,7 +170,7 @@ def predicted_speedup(run: Run, trace: Trace) -> float | None:
     """The speedup that the frozen cost curves predict for this lane's iterations.
 
     ``tokens (v(1) + o) / sum over iterations of (first + n (c + decision) + v(n + 1) + o)``, the truncated last
-    iteration with its own SL.
+    iteration with its own SL. In a tree c counts for each draft pass.
     """
     cost = predicted_cost(run.costs, trace)
     return len(trace.output) * run.costs.iteration(0, None) / cost if cost > 0 and trace.output else None

@@ -1,4 +1,4 @@
-"""Choosing thresholds and a fixed SL: the simulated cost of policies on the validation prompts' chains.
+"""Choosing thresholds and a static SL: the simulated cost of policies on the validation prompts' chains.
 
 ``fit`` chooses with the cost curves of its machine, and every other machine chooses again with its own: cheap checks
 favour long SLs, dear ones short SLs. Only the number that follows a policy's name in a lane is chosen again; its cap
@@ -46,9 +46,9 @@ class Chosen:
     measured: str | None = None
 
     def sentence(self) -> str:
-        """For the page: "Set for this machine on validation prompts: best fixed SL 3, DISCO stops below 0.55." """
+        """For the page: "Set for this machine on validation prompts: best static SL 3, DISCO stops below 0.55." """
         specs = all_specs()
-        words = [f"best fixed SL {self.static}"]
+        words = [f"best static SL {self.static}"]
         for policy, text in self.arguments.items():
             spec = specs.get(policy)
             if spec is not None and spec.argument is not None:

@@ -278,7 +278,7 @@ def measure_asked(known: KnownCosts, busy: Busy) -> None:
 
 
 def set_policies(known: KnownCosts, busy: Busy) -> None:
-    """Choose thresholds and the best fixed SL for every loaded draft whose curves have not; stops when ``busy()``."""
+    """Choose thresholds and the best static SL for every loaded draft whose curves have not; stops when ``busy()``."""
     for draft in filter(known.is_unset, list(known.pair.loaded_drafts)):
         for policy in load_heads_of(known.pair, draft):
             kept = known.typical(draft)

@@ -26,7 +26,7 @@ class Recommendation:
     draft: str
     lane: str
     sentences: list[str]
-    titles: tuple[str, str]  # of the two settings: "The same in", or "The nearest in" an engine that lacks the policy
+    titles: tuple[str, str]  # of the two settings: see :func:`settings_titles`
     transformers: str
     vllm: str
 
@@ -53,14 +53,14 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
         draft=best.name,
         lane=best.best_lane,
         sentences=[*sentences, *(_of_lacking(folder) if folder else ())],
-        titles=settings_titles(theirs, lane),
+        titles=settings_titles(theirs, lane, theirs is best),
         transformers=transformers_settings(theirs, lane, source, target),
         vllm=vllm_settings(theirs, source, target),
     )
 
 
 def _for_other_engines(result: EvaluationResult, best: Draft, pair: PairDescription | None) -> Draft:
-    """``best``, if it is a language model of its own or prompt lookup, else the best of these at a fixed SL, which
+    """``best``, if it is a language model of its own or prompt lookup, else the best of these at a static SL, which
     every engine has; ``best`` if there is none.
     """
     kinds = pair.draft_kinds if pair else {}
@@ -134,7 +134,7 @@ def _too_long(best: Draft, figures: Mapping[int, Figure]) -> str:
         return f"Its speedup still grows at the longest SL tried ({last})."
     beside = f"; SL {best.best_sl}, which validation chose, reaches {speedups[best.best_sl]:.2f}×"
     return (
-        f"Longer is not better: in hindsight, on the test prompts, {best.name} is fastest at a fixed SL of {peak} "
+        f"Longer is not better: in hindsight, on the test prompts, {best.name} is fastest at a static SL of {peak} "
         f"({speedups[peak]:.2f}×){beside if best.best_sl != peak else ''}. At SL {last} it reaches "
         f"only {speedups[last]:.2f}×."
     )
@@ -142,15 +142,17 @@ def _too_long(best: Draft, figures: Mapping[int, Figure]) -> str:
 
 # -- settings for other engines ------------------------------------------------------------------------
 
-IN_TRANSFORMERS = ("static", "heuristic", "confidence")  # the policies that it has
+IN_TRANSFORMERS = ("static", "heuristic")  # the policies that it has; its threshold of confidence may move
 IN_VLLM = ("static",)
 
 
-def settings_titles(draft: Draft, lane: Lane) -> tuple[str, str]:
-    """Headings of the settings for transformers and vLLM: an engine without the policy gets "The nearest in"."""
+def settings_titles(draft: Draft, lane: Lane, is_best: bool) -> tuple[str, str]:
+    """Headings of the settings for transformers and vLLM: an engine without the policy, or without the recommended
+    draft (``draft`` then serves instead), gets "The nearest in".
+    """
     in_transformers = IN_VLLM if draft.name == PROMPT_LOOKUP.name else IN_TRANSFORMERS
-    known = {"transformers": in_transformers, "vLLM": IN_VLLM}
-    one, two = (f"The {'same' if lane.policy in has else 'nearest'} in {engine}" for engine, has in known.items())
+    same = {"transformers": lane.policy in in_transformers, "vLLM": lane.policy in IN_VLLM}
+    one, two = (f"The {'same' if is_best and has else 'nearest'} in {engine}" for engine, has in same.items())
     return one, two
 
 
@@ -167,7 +169,7 @@ def transformers_settings(draft: Draft, lane: Lane, source: str, target: str) ->
         tokens, threshold = 20, lane.number if lane.number is not None else 0.4
         remark = "# where scikit-learn is installed, transformers moves the threshold after each check\n"
     elif lane.policy != "static":
-        remark = f"# transformers has no policy {lane.spec.title}: this is the best fixed SL on validation prompts\n"
+        remark = f"# transformers has no policy {lane.spec.title}: this is the best static SL on validation prompts\n"
     return (
         f"# target: {target}, assistant: {source}\n"
         f"# the options are read from the assistant's own config\n{remark}"

@@ -5,7 +5,8 @@ Every output position of a text gets at most one prediction, the one that the po
 
 - a drafted token is predicted to hold;
 - except the last one of an iteration that a policy with a score of the last token (confidence, entropy, AdaEDL, DISCO,
-  SpecDec++) ended by its own decision: judging that token is how it stopped, so that token is predicted to fail;
+  SpecDec++) ended by its own decision: judging that token is how it stopped, so that token is predicted to fail
+  (SpecDec++ has judged only the tokens before it, for which it stands there);
 - where any other policy ended an iteration by its own decision and all drafts held, the guess that it did not ask
   for (the bonus position) is predicted to fail.
 

@@ -153,7 +153,7 @@ class EvaluationResult:
         return found
 
     def guess_cost(self, draft: Draft) -> float:
-        """c, with the first step's extra cost spread over the guesses of the draft's best fixed SL."""
+        """c, with the first step's extra cost spread over the guesses of the draft's best static SL."""
         first = self.setting.costs.first_step.get(draft.name, 0.0)
         return self.value("c", draft=draft.name) + first / max(1, draft.best_sl)
 

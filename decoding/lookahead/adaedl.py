@@ -1,16 +1,16 @@
 """adaedl: a threshold on an entropy-based estimate, controlled towards a target acceptance rate.
 
 Source: AdaEDL (Agrawal et al. 2024, arXiv 2410.18351), whose update is that of Draft & Verify (Zhang et al. 2024, arXiv
-2309.08168). With H the entropy (nats) of the draft's distribution for the last token, 1 - sqrt(gamma H) estimates the
-probability that the token is accepted: with the unknown cross-entropy in place of H it would be a lower bound, by
-Pinsker's inequality. Draft on while
+2309.08168). With C the unknown cross-entropy of draft and target (nats), 1 - sqrt(C / 2) is a lower bound of the
+probability that the last token is accepted, by Pinsker's inequality; gamma H, with H the entropy of the draft's
+distribution, is an estimate of C / 2. Draft on while
 
     1 - sqrt(gamma H) >= lam,    gamma = 0.2,
 
 and after each verification adjust lam by the smoothed acceptance rate A and the target rate w:
 
     A <- A/2 + (accepted / drafted) / 2; lam <- lam + step if A < w; lam - step if A >= w, unless the cap ended the
-    drafting.
+    drafting (as in Draft & Verify; AdaEDL: unless as many as the cap were accepted).
 
 w = 0.9 is published. The published step is 0.001 (0.01, of which 0.9 is smoothed away) for texts of many hundred
 iterations, and the papers note that the initial lam matters. Here a text has some dozen iterations, so STEP is larger
@@ -61,14 +61,14 @@ class AdaEdl(ThresholdPolicy):
 SPEC = PolicySpec(
     AdaEdl,
     title="AdaEDL",
-    caption="keeps guessing while the small model is sure; learns how sure, so that {argument} of all guesses hold",
+    caption="keeps guessing while the small model is sure; adjusts how sure, aiming at {argument} of guesses accepted",
     source="AdaEDL (Agrawal et al. 2024), Draft & Verify (Zhang et al. 2024)",
     order=70,
     argument=Argument("wanted acceptance rate", 0.0, 1.0, "adaedl:0.8", default=WANTED, sweep=TWENTIETHS),
     score=Score(
         "The score estimates, from the entropy of the small model's choice, the chance that the guess holds. Below the "
-        "line, the policy stops and checks. After each check the line moves towards the wanted share of guesses that "
-        "hold.",
+        "line, the policy stops and checks. After each check the line rises if fewer guesses held lately than wanted, "
+        "else it falls.",
         along=lambda guesses: [-entropy for entropy in guesses.entropy],
         fixed=False,
     ),

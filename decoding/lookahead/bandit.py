@@ -3,8 +3,8 @@
 Verifying n guesses, of which a held, reveals the outcome of every shorter SL and, if a guess failed (a < n), of every
 longer one: SL k would have given 1 + min(a, k) tokens at the cost T(k) under the run's cost curves. This is learning
 with full information, for which exponential weights apply (Hedge: Freund and Schapire, 1997; HedgeSpec, arXiv
-2510.20064, uses them over drafters). BanditSpec (arXiv 2505.15141) and TapOut (arXiv 2511.02017) use UCB, which learns
-only about the arm played. With lam the lane's time per token so far, the loss of SL k is
+2510.20064, uses them over drafters). BanditSpec (arXiv 2505.15141) and TapOut (arXiv 2511.02017) learn only about the
+arm played (UCB; BanditSpec EXP3, too). With lam the lane's time per token so far, the loss of SL k is
 
     loss_k = T(k) - lam (1 + min(a, k)),
 
@@ -97,7 +97,7 @@ def _soft_minimum(losses: np.ndarray, eta: float) -> float:
 SPEC = PolicySpec(
     Bandit,
     title="Bandit",
-    caption="learns from each check what every SL would have gained, and uses the best so far",
+    caption="estimates from each check what every SL would have gained, and moves towards the best so far",
     source="AdaHedge (2014) over SLs, after BanditSpec and TapOut (2025)",
     order=40,
 )

@@ -226,7 +226,7 @@ def head_from(weights: Weights, architecture: Architecture, tuned: dict[str, Any
 SPEC = PolicySpec(
     CostAware,
     title="Cost-aware",
-    caption="keeps guessing while one more guess saves more time than it costs",
+    caption="keeps guessing while one more guess is expected to save more time than it costs",
     source="ours",
     order=100,
     argument=Argument(
@@ -238,8 +238,8 @@ SPEC = PolicySpec(
     ),
     score=Score(
         "The score is the probability that all guesses of this iteration and the next guess hold. The line is the "
-        "measured cost of one more guess, divided by the measured average cost of a token, times a factor (the "
-        "policy's caution). Below the line, the policy stops and checks.",
+        "cost of one more guess, divided by the policy's average cost of a token on validation prompts, times a factor "
+        "(its caution). Below the line, the policy stops and checks.",
         judges_last=False,
         fixed=False,
     ),

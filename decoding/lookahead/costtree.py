@@ -7,9 +7,9 @@ where r is how often one of the guesses for a place holds. The likeliest step co
 does not pay no later one does; where reading does not pay, further guesses at the places that were read still may.
 
 S is about how likely the path is to be accepted, by the draft. r and lam follow from the lane itself, lam by the
-measured cost curves, so nothing needs to be fitted. Before anything was verified lam is that of the best chain of fixed
-length whose guesses hold with the probability EXPECTED. Where verification is dear the tree becomes a chain, where it
-is nearly free it widens.
+measured cost curves, so nothing needs to be fitted to a draft. Before anything was verified lam is that of the best
+chain of fixed length whose guesses hold with the probability EXPECTED. Where verification is dear the tree becomes a
+chain, where it is nearly free it widens.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CostTree(TreePolicy):
 
 
 def _expected_iteration(costs: Costs, draft: str) -> tuple[float, float]:
-    """Cost and tokens of an iteration of the best fixed SL, 0 included, if guesses hold with the chance EXPECTED."""
+    """Cost and tokens of an iteration of the best static SL, 0 included, if guesses hold with the chance EXPECTED."""
     tries = [(costs.iteration(n, draft if n else None), expected_tokens(EXPECTED, n)) for n in range(SL_CAP + 1)]
     return min(tries, key=lambda one: one[0] / one[1])
 
@@ -82,7 +82,7 @@ def _expected_iteration(costs: Costs, draft: str) -> tuple[float, float]:
 SPEC = PolicySpec(
     CostTree,
     title="Cost tree",
-    caption="keeps guessing, deeper or wider, while one more guess saves more time than it costs",
+    caption="keeps guessing, deeper or wider, while one more guess is expected to save more time than it costs",
     source="ours",
     order=104,
     branches=True,

@@ -14,8 +14,8 @@ GAMMA = 0.15
 class Entropy(ThresholdPolicy):
     """Verifies once sqrt(0.15 * H) exceeds the threshold; H: entropy (nats) of the draft's choice of the last token.
 
-    Source: SVIP (published code). 1 - sqrt(gamma * H) estimates the acceptance probability: with the unknown
-    cross-entropy in place of H it would be a lower bound.
+    Source: SVIP (published code). 1 - sqrt(gamma * H) estimates the acceptance probability, whose lower bound has half
+    of the unknown cross-entropy in place of gamma * H.
     """
 
     name = "entropy"

@@ -135,7 +135,7 @@ SPEC = PolicySpec(
         effect="stops above {}",
     ),
     score=Score(
-        "The score is the probability that at least one guess of this iteration fails: above the line, the policy "
+        "The score is the probability that at least one guess before the last one fails: above the line, the policy "
         "stops and checks."
     ),
     head_from=SpecDecHead,

@@ -112,7 +112,7 @@ class PairDescription:
     note: str = ""  # a sentence: why this pair replaces the default one
     card: str = ""  # address of the target's model card
     licence: str = ""  # of the target
-    best_sl: dict[str, int] = field(default_factory=dict)  # draft name -> the best fixed SL for this machine's costs
+    best_sl: dict[str, int] = field(default_factory=dict)  # draft name -> the best static SL for this machine's costs
     set_here: dict[str, str] = field(default_factory=dict)  # draft name -> what those costs and trials chose, in words
     curves: dict[str, dict[str, Any]] = field(default_factory=dict)  # draft name -> what is kept of its costs here
     about: str = ""  # what the target can do, in a few words shown next to its name

@@ -218,15 +218,15 @@ def test_the_next_visit_shows_what_was_chosen_meanwhile_and_that_a_measurement_e
         fill(prompts, 7)
         panel.get_by_role("button", name="Run here").click()
         expect(panel.locator(".sp-status")).to_contain_text("of 50")
-        backend.chosen = "Set for this machine on validation prompts: best fixed SL 3."
+        backend.chosen = "Set for this machine on validation prompts: best static SL 3."
 
         reload(page)
         expect(page.locator("#set-here")).to_have_text(backend.chosen)
-        expect(page.locator("#lanes .token")).to_have_text(["Plain", "Best fixed SL here: 3"])
+        expect(page.locator("#lanes .token")).to_have_text(["Plain", "Best static SL here: 3"])
         page.locator("#lanes input").click()
-        expect(page.get_by_role("option", name="Best fixed SL here: 3")).to_be_visible()
+        expect(page.get_by_role("option", name="Best static SL here: 3")).to_be_visible()
         page.keyboard.press("Escape")
-        backend.chosen = "Set for this machine on validation prompts: best fixed SL 2."
+        backend.chosen = "Set for this machine on validation prompts: best static SL 2."
         run_box(page, "def again():", tokens=8)
         expect(page.locator("#set-here")).to_have_text(backend.chosen)
         finished(page)

@@ -1,4 +1,4 @@
-"""The figures of an evaluation's second and third answer: which fixed SL, and what holds the best policy back."""
+"""The figures of an evaluation's second and third answer: which static SL, and what holds the best policy back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAUSES = {
 
 
 def draw_static_sls(result: EvaluationResult) -> Drawing:
-    """Speedup of every fixed SL that was tried, with the one chosen on validation prompts marked."""
+    """Speedup of every static SL that was tried, with the one chosen on validation prompts marked."""
     found = {sl: one.value for sl, one in result.by_sl(result.setting.draft, "sweep_speedup").items()}
     chosen = result.static_opt
     figure = go.Figure(
@@ -32,13 +32,13 @@ def draw_static_sls(result: EvaluationResult) -> Drawing:
         )
     )
     figure.add_hline(y=1, line=DOTTED)
-    figure.update_xaxes(title_text="fixed SL: guesses before each check", dtick=5)
+    figure.update_xaxes(title_text="static SL: guesses before each check", dtick=5)
     figure.update_yaxes(title_text="speedup (times)", rangemode="tozero")
-    return Drawing("eval-static", "Speedup of every fixed SL", static_sentence(result, found), figure, 320)
+    return Drawing("eval-static", "Speedup of every static SL", static_sentence(result, found), figure, 320)
 
 
 def static_sentence(result: EvaluationResult, found: dict[int, float]) -> str:
-    """The fixed SL that validation chose, its speedup on the test prompts, and what the longest one would give."""
+    """The static SL that validation chose, its speedup on the test prompts, and what the longest one would give."""
     count, static = result.setting.validation_prompts, result.find("speedup", STATIC_OPT)
     text = f"SL {result.static_opt}, chosen on {counted(count, 'validation prompt')}"
     if static is not None:
@@ -80,7 +80,7 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     figure.update_yaxes(automargin=True)
     cause, name = max(reached, key=reached.__getitem__), lane_name(best)
     sentence = (
-        f"{name} is {speedup.value:.2f} times as fast as plain decoding. It would be {reached[cause]:.2f} "
+        f"Simulated, {name} is {speedup.value:.2f} times as fast as plain decoding. It would be {reached[cause]:.2f} "
         f"times as fast {cause}: its largest loss."
     )
     return Drawing("eval-losses", f"{name} without each of its losses", sentence, figure, 320)

@@ -184,7 +184,7 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
 
 
 def modelled_gains(result: EvaluationResult, c: float) -> np.ndarray:
-    """The speedup at the best fixed SL of a draft whose guesses cost ``c`` each, for each of MATCHES.
+    """The speedup at the best static SL of a draft whose guesses cost ``c`` each, for each of MATCHES.
 
     All guesses are equally likely to hold (:mod:`decoding.lookahead.static`), and checks cost what they cost here.
     """
@@ -197,7 +197,7 @@ def modelled_gains(result: EvaluationResult, c: float) -> np.ndarray:
 
 
 def fastest(result: EvaluationResult) -> Draft:
-    """The draft that gains most at a fixed SL."""
+    """The draft that gains most at a static SL."""
     return max(result.drafts, key=lambda draft: _static_gain(result, draft).value)
 
 
@@ -209,7 +209,7 @@ def equal_sentence(result: EvaluationResult) -> str:
     match = float(np.interp(gain, modelled_gains(result, c / 2), MATCHES))
     example = f": a draft of half the cost of {best.name} would be as fast with {match:.0%} right" if c else ""
     return (
-        "Each curve connects equal speedups at the best fixed SL, computed as if all guesses were equally likely to "
+        "Each curve connects equal speedups at the best static SL, computed as if all guesses were equally likely to "
         f"hold (the legend has what each draft gains on its texts){example}."
     )
 

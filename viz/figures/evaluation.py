@@ -106,7 +106,8 @@ def speedups_sentence(result: EvaluationResult) -> str:
     if not speedups:
         return "No policy that can be used was evaluated."
     best, *others = sorted(speedups, key=speedups.__getitem__, reverse=True)
-    text = f"Of the policies that can be used, {lane_name(best)} has the largest speedup: {speedups[best]:.2f} times"
+    text = f"Of the policies that can be used, {lane_name(best)} has the largest simulated speedup"
+    text += f": {speedups[best]:.2f} times"
     if others:
         text += f", before {lane_name(others[0])} with {speedups[others[0]]:.2f}"
     if oracle := result.find("speedup", "oracle"):
@@ -136,7 +137,7 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
     figure.add_vline(x=0, line=DOTTED)
     figure.update_xaxes(title_text="time per token below static-opt's (%), simulated")
     figure.update_yaxes(automargin=True)
-    title, height = f"Against the best static SL ({result.static_opt})", 140 + 30 * len(labels)
+    title, height = f"Against static-opt, SL {result.static_opt}", 140 + 30 * len(labels)
     return Drawing("eval-cut", title, cuts_sentence(result), figure, height)
 
 
@@ -321,7 +322,7 @@ def draw_histogram(result: EvaluationResult) -> Drawing:
     figure.update_yaxes(title_text="iterations (%)")
     sentence = (
         f"The number of guesses that hold is {mean:.1f} on average but varies by {sd:.1f} (standard "
-        f"deviation): in {shares[0]:.0%} of the iterations no guess holds. No fixed SL fits all of them."
+        f"deviation): in {shares[0]:.0%} of the iterations no guess holds. No static SL fits all of them."
     )
     return Drawing("eval-histogram", "How many guesses in a row hold", sentence, figure, 300)
 
@@ -363,7 +364,7 @@ def course_sentence(result: EvaluationResult) -> str:
     if middle > COURSE * max(first, last):
         return f"Guesses hold longest in the middle of a text: {thirds}."
     if COURSE * middle < min(first, last):
-        return f"Guesses hold shorter in the middle of a text: {thirds}."
+        return f"Guesses fail sooner in the middle of a text: {thirds}."
     if max(known) > COURSE * min(known):
         return (
             f"The oracle's SL goes up and down along the text, between {min(known):.1f} and {max(known):.1f}: {thirds}."

@@ -144,7 +144,7 @@ class EvaluationReport(Report):
         """The three answers, each with its figure."""
         title, speedups = "Which policy is fastest, by how much, and how certain is that?", drawings.pop("eval-speedup")
         answers = [Section(title, self.sentences(), drawings=[speedups], kind="answer")]
-        answers.append(_answer("How far should a fixed SL guess?", draw_static_sls(self.result)))
+        answers.append(_answer("How far should a static SL guess?", draw_static_sls(self.result)))
         best = fastest(self.result, "as_it_is_s")  # losses are those of chains
         if best and (losses := draw_losses(self.result, best)):
             answers.append(_answer(f"What holds {lane_name(best)} back?", losses))
@@ -165,8 +165,8 @@ class EvaluationReport(Report):
             best_one = result.find("speedup", "oracle:best")
             weighing = f", and one that also knows the costs {best_one.value:.2f}" if best_one else ""
             sentences.append(
-                f"An oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}{weighing}; it "
-                "cannot be used in practice."
+                f"An oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}{weighing}, "
+                "simulated; it cannot be used in practice."
             )
         return sentences
 
@@ -202,8 +202,12 @@ def _best_sentence(result: EvaluationResult, best: str) -> str:
     text = f"{lane_name(best)}: {speed.value:.2f} times as fast as plain decoding"
     if speed.low is not None:
         text += f" (95% interval over prompts: {speed.low:.2f} to {speed.high:.2f})"
+    text += ", simulated"
+    if clocked := result.find("clock_speedup", best):
+        text += f", and {clocked.value:.2f} times on the clock"
     if cut:
-        text += f". It takes {_less(cut)} time per token than the best fixed SL, simulated"
+        text += f". It takes {_less(cut)} time per token than SL {result.static_opt}, the best static SL on validation "
+        text += "prompts, simulated"
         text += f", and {_less(timed)} on the clock" if timed else ""
     return f"{text}."
 
