@@ -79,6 +79,19 @@ def test_a_draft_may_share_the_weights_of_another(target: Path, tmp_path: Path) 
         materialise(second, target, tmp_path / "again")
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", SCREEN_FILE])
+def test_a_damaged_whole_draft_is_made_again(name: str, target: Path, tmp_path: Path) -> None:
+    draft, whole = tmp_path / "draft", tmp_path / "whole"
+    save_slim(start_draft(Recipe((0,), 4, ""), load(target))[0], draft, HEAD)
+    (draft / SCREEN_FILE).parent.mkdir()
+    (draft / SCREEN_FILE).write_bytes(b"screen")
+    content = (materialise(draft, target, whole) / name).read_bytes()
+    (whole / name).write_bytes(content[:-1])
+    assert (materialise(draft, target, whole) / name).read_bytes() == content
+    made = whole.stat().st_ino
+    assert materialise(draft, target, whole).stat().st_ino == made
+
+
 def test_other_targets_draft_is_refused(target: Path, tmp_path: Path) -> None:
     save_slim(start_draft(Recipe((0,), 4, ""), load(target))[0], tmp_path / "draft", HEAD)
     file = tmp_path / "draft" / "config.json"

@@ -19,7 +19,9 @@ from decoding.engines.loading import choose_device, describe_model, is_lean, loa
 from decoding.engines.tokenizer import load_tokenizer
 from decoding.engines.transformers_engine import TransformersModel, check_rewindable
 from decoding.errors import UserError
+from decoding.records import machine
 from decoding.records.events import guarded
+from decoding.records.machine import memory_bytes
 from tests.fakes import small_request
 from tests.lean_models import lean_config, random_model
 from tests.test_models_hub import FakeHub
@@ -214,6 +216,24 @@ def test_free_memory_where_the_system_does_not_say(monkeypatch):
     assert free_memory("cpu") > 2**20
     monkeypatch.setattr(checks, "open", refuse, raising=False)
     assert free_memory("cpu") is None
+
+
+@pytest.mark.parametrize("names", machine._CONTAINER)
+def test_the_memory_of_a_container_counts_not_that_of_its_host(names, tmp_path, monkeypatch):
+    """Else a model that does not fit ends the whole container."""
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
+    limit, used, stat = (tmp_path / name for name in names)
+    limit.parent.mkdir(exist_ok=True)
+    used.write_text("7000000\n")
+    stat.write_text("anon 4000000\ninactive_anon 500\ninactive_file 1000000\nactive_file 2000000\n")
+    whole = memory_bytes()
+    limit.write_text("9000000\n")
+    assert (memory_bytes(), free_memory("cpu")) == (9_000_000, 5_000_000)
+    limit.write_text("3000000\n")
+    assert free_memory("cpu") == 0
+    for unlimited in ("max\n", f"{2**63 - 4096}\n"):
+        limit.write_text(unlimited)
+        assert memory_bytes() == whole > 9_000_000 < free_memory("cpu")
 
 
 class Strange(PreTrainedConfig):

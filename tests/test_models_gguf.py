@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 from dataclasses import asdict, replace
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -85,14 +86,14 @@ def test_a_damaged_copy_is_made_again(record):
     assert unpacked(record) == folder and (folder / ORIGIN_FILE).is_file()
 
 
-@pytest.mark.parametrize("kind", [OSError, SafetensorError])
-def test_nothing_half_made_is_left_where_unpacking_fails(record, monkeypatch, kind):
+@pytest.mark.parametrize("error", [OSError(ENOSPC, "no space left", "/x"), SafetensorError("no space left")])
+def test_nothing_half_made_is_left_where_unpacking_fails(record, monkeypatch, error):
     def fail(path, folder, record, report):
         (folder / "config.json").write_text("{}")
-        raise kind("no space left")
+        raise error
 
     monkeypatch.setattr(gguf_module, "_write_model", fail)
-    with pytest.raises(UserError, match="could not be unpacked into .*no space left"):
+    with pytest.raises(UserError, match=r"unpacked into .* \(no space left\): free some .* SPECULOSCOPE_CACHE"):
         unpacked(record)
     assert list(record.unpacked.parent.iterdir()) == []
 

@@ -29,7 +29,8 @@ from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits
 from viz.opened import BUSY
 from viz.session import PER_ADDRESS, PER_SESSION, Visits, address_of
 
-from .page_server import scripted_page
+from .page_fakes import ScriptedBackend
+from .page_server import close, scripted_page
 from .runs import make_run
 from .waiting import wait_until
 
@@ -163,6 +164,18 @@ def test_a_program_has_so_many_runs_at_once_and_no_more(url):
     assert [event["kind"] for event in refused] == ["failed"] and "in progress" in refused[0]["data"]["message"]
     for job in jobs:
         job.cancel()
+
+
+def test_the_fields_of_the_last_sessions_are_kept_and_no_more(monkeypatch):
+    monkeypatch.setattr("viz.page.SESSIONS", 2)
+    built = page.build_page(ScriptedBackend())
+    page.serve(built, prevent_thread_lock=True, quiet=True)
+    try:
+        for session in ("first", "second", "third"):
+            built.state_holder[session]
+        assert [*built.state_holder.session_data] == ["second", "third"]
+    finally:
+        close(built)
 
 
 def test_an_address_on_the_internet_has_its_share():

@@ -19,7 +19,7 @@ from decoding.evaluation.table import Cell, Table
 from decoding.records.events import Event
 from decoding.records.pairs import PairDescription, embedded_pairs
 from decoding.records.run_file import to_plain
-from decoding.records.weights import SOURCE_FILE, GgufRecord, fingerprint
+from decoding.records.weights import SOURCE_FILE, GgufRecord, fingerprint, whole_draft
 from viz.figures.answers import CAUSES
 from viz.figures.evaluation import fastest
 from viz.player.names import lane_name
@@ -316,6 +316,16 @@ def test_the_snippets_name_models_that_exist(pair, anywhere):
     assert whole or "lacks the weights that the draft shares" in advice.sentences[-1]
     if anywhere:
         assert not Path(target).is_absolute() and not Path(draft).is_absolute()
+
+
+def test_the_snippets_name_the_whole_draft_once_it_was_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))
+    pair = next(one for one in embedded_pairs() if "three-layers" in one.drafts)
+    whole = whole_draft(Path(pair.drafts["three-layers"]), fingerprint(pair.target))
+    whole.mkdir(parents=True)
+    (whole / "model.safetensors").touch()
+    advice = recommend(with_drafts(pair, "three-layers"))
+    assert str(whole) in advice.vllm and "lacks the weights" not in advice.sentences[-1]
 
 
 def test_two_tabs_with_two_best_sls_say_which_to_take():

@@ -179,16 +179,31 @@ def test_a_taken_port_and_a_wrong_address_are_sentences(monkeypatch, capsys, tmp
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert "port" in refused("--recorded", "--port", str(taken.getsockname()[1]))
+        port = taken.getsockname()[1]
+        assert f"port {port} here" in refused("--recorded", "--port", str(port))
+        monkeypatch.setenv("GRADIO_SERVER_PORT", str(port))
+        monkeypatch.setattr("gradio.http_server.INITIAL_PORT_VALUE", port)
+        monkeypatch.setattr("gradio.http_server.TRY_NUM_PORTS", 1)
+        assert f"port {port} or the next ones" in refused("--recorded")
+    for host in ("203.0.113.7", "nowhere.invalid", "a" * 70):
+        assert f"nothing can listen on {host} here" in refused("--recorded", "--host", host)
     assert "not an address" in refused("--backend", "not an address")
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("port", ["abc", "", "99999"])
-def test_a_wrong_port_in_the_environment_is_a_sentence(port):
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        *[
+            ("GRADIO_SERVER_PORT", port, f"GRADIO_SERVER_PORT: {port} is not a port: choose a number from 1 to 65535")
+            for port in ("abc", "", "99999")
+        ],
+        ("GRADIO_TEMP_DIR", "/dev/null/files", "Not a directory: '/dev/null/files/vibe_edit_history'"),
+    ],
+)
+def test_what_gradio_cannot_use_of_the_environment_is_a_sentence(name, value, sentence):
     """In a process of its own: Gradio reads it as it is imported."""
-    env = {**os.environ, "GRADIO_SERVER_PORT": port}
+    env = {**os.environ, name: value}
     process = subprocess.run([sys.executable, "app.py"], cwd=ROOT, env=env, capture_output=True, text=True)
-    wanted = f"GRADIO_SERVER_PORT: {port} is not a port: choose a number from 1 to 65535"
-    assert process.returncode == 2 and process.stderr.splitlines()[-1].endswith(wanted)
+    assert process.returncode == 2 and process.stderr.splitlines()[-1].endswith(sentence)
     assert "Traceback" not in process.stderr

@@ -45,6 +45,7 @@ LEARN = '<div class="sp-learn" aria-busy="true"><p class="speculoscope sp-note">
 BEGIN = "<script>window.SpeculoscopePage.begin();</script>"
 TEMPLATES = ("frontend/index.html", "frontend/share.html")  # Gradio's, of the page's document
 QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default would be 1
+SESSIONS = 1000  # of tabs and programs whose fields Gradio keeps, half a megabyte each; by default it would be 10,000
 IDLE_S = 0.02  # how long Gradio's idle queue sleeps; by default it wakes 1,000 times a second
 
 
@@ -215,6 +216,7 @@ def serve(page: Page, **options: Any) -> tuple:
         enable_monitoring=False,
         run_history=False,
         max_file_size="1mb",
+        state_session_capacity=SESSIONS,
         footer_links=["api", "settings"],
         # Else Gradio fetches the page once more, and if a busy machine does not answer in 3 s, asks for share=True.
         _frontend=False,

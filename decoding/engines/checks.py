@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
+from ..records.machine import container_memory
 from .formats import WeightFormat
 from .tokenizer import Tokenizer
 
@@ -141,9 +142,11 @@ def free_memory(device: str) -> int | None:
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
-        return int(fields["MemAvailable"].split()[0]) * 1024
+        available = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):  # no Linux
         return None
+    limit, used = container_memory()
+    return int(min(available, max(0, limit - used)))
 
 
 def check_memory(name: str, need: int, free: int | None, device: str) -> None:

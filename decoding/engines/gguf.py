@@ -51,7 +51,11 @@ def unpack(record: GgufRecord, hub: HuggingFaceHub, report: Report, file: Path |
             _write_model(path, beside, record, report)
             (beside / ORIGIN_FILE).write_text(json.dumps(_origin(beside, record), indent=1) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:  # where the disk is full, of either kind
-        raise UserError(f"{record.name} could not be unpacked into {folder.parent} ({error}).") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(
+            f"{record.name} could not be unpacked into {folder.parent} ({why}): free some space there, or set "
+            "SPECULOSCOPE_CACHE to a folder that can be written."
+        ) from error
     return folder
 
 

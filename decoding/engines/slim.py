@@ -30,12 +30,11 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError, readable
-from ..files import whole_folder
-from ..records.weights import fingerprint
+from ..files import digest_of_files, whole_folder
+from ..records.weights import ORIGIN_FILE, SCREEN_FILE, fingerprint
 
 DRAFT_FILE, HEAD_FILE, OWN_FILES = "draft.json", "head_ids.json", "own*.safetensors"
 FEATURE_FILE = "feature.safetensors"
-SCREEN_FILE = "screen/screen.safetensors"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -87,13 +86,14 @@ def read_screen(folder: Path) -> Screen | None:
 def materialise(draft: Path, target: Path, folder: Path) -> Path:
     """Writes the slim ``draft`` with what it shares with ``target`` to ``folder``, a Llama folder; returns it.
 
-    A folder that stands there is taken as it is. Raises UserError where a file is missing or damaged or does not fit.
+    An undamaged folder that stands there is taken as it is. Raises UserError where a file of the draft is missing or
+    damaged or does not fit.
     """
-    if (folder / "config.json").is_file():
+    if _is_whole(folder):
         return folder
     with (
         readable(f"The draft {draft.name} could not be made whole", "fetch it again, or free some space on the disk"),
-        whole_folder(folder, lambda: (folder / "config.json").is_file()) as beside,
+        whole_folder(folder, lambda: _is_whole(folder)) as beside,
     ):
         _write_model(draft, target, beside)
         for name in TOKENIZER_FILES:
@@ -104,7 +104,21 @@ def materialise(draft: Path, target: Path, folder: Path) -> Path:
                 (beside / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(draft / name, beside / name)
         _write_features(draft, beside)
+        (beside / ORIGIN_FILE).write_text(json.dumps({"digest": _digest(beside)}) + "\n", encoding="utf-8")
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether ``folder`` is as it was written: a power cut, for one, may leave files that are cut short."""
+    try:
+        return json.loads((folder / ORIGIN_FILE).read_text(encoding="utf-8")) == {"digest": _digest(folder)}
+    except (OSError, ValueError):
+        return False
+
+
+def _digest(folder: Path) -> str:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ORIGIN_FILE)
+    return digest_of_files(files)
 
 
 def _write_features(draft: Path, folder: Path) -> None:

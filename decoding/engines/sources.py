@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import UserError
-from ..files import cache_folder, digest_of_files, safe_name
 from ..records.pairs import PairDescription
-from ..records.weights import GgufRecord, fingerprint, read_record
+from ..records.weights import GgufRecord, fingerprint, read_record, whole_draft
 from .checks import INDEX_FILE, check_same_tokenizer
 from .gguf import file_of, record_of, unpack
 from .hub import HuggingFaceHub, Report, Repository, is_hub_id
 from .loading import LocalModel, config_in, read_config
-from .slim import SCREEN_FILE, is_slim, materialise
+from .slim import is_slim, materialise
 from .tokenizer import load_tokenizer
 
 MAX_DOWNLOAD_BYTES = 160 * 10**9  # a 70B model in bfloat16 has 141 GB
@@ -167,12 +166,10 @@ class SlimSource:
         return self._target.inspect(report)  # it has the target's tokens
 
     def fetch(self, report: Report) -> LocalModel:
-        target, mark = self._target.fetch(report), fingerprint(self._folder)
-        name = f"{safe_name(self._folder.name)}-{mark}-{target.mark or fingerprint(target.folder)}"
-        if (self._folder / SCREEN_FILE).is_file():
-            name += f"-{digest_of_files([self._folder / SCREEN_FILE])}"
-        whole = materialise(self._folder, target.folder, cache_folder() / "models" / name)
-        return LocalModel(whole, self._folder.name, self._source, mark)
+        target = self._target.fetch(report)
+        whole = whole_draft(self._folder, target.mark or fingerprint(target.folder))
+        materialise(self._folder, target.folder, whole)
+        return LocalModel(whole, self._folder.name, self._source, fingerprint(self._folder))
 
 
 def make_source(place: str, source: str, hub: HuggingFaceHub, target: Source | None = None) -> Source:

@@ -11,11 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UserError
-from ..files import cache_folder, safe_name
 from ..lookahead.lanes import Lane, parse_lane
 from ..records.pairs import LONGEST_MATCH, MODELS, PROMPT_LOOKUP, TEXT_MODEL, PairDescription, embedded_pairs
-from ..records.weights import GgufRecord, fingerprint, read_record
+from ..records.weights import fingerprint, read_record, whole_draft
 from .results import Draft, EvaluationResult, Figure
 
 
@@ -203,21 +201,12 @@ def _places(
         return target if "/" in target else f"FOLDER/{target}", None
     record, folder = read_record(pair.target), Path(pair.drafts[draft]) if draft in pair.drafts else None
     if folder is not None and not anywhere:
-        folder = _unpacked_draft(folder, record) or folder
+        whole = whole_draft(folder, fingerprint(pair.target))
+        folder = whole if whole.is_dir() else folder
     if record is None:
         return _shown(Path(pair.target)), folder
     here = not anywhere and record.unpacked.is_dir()
     return str(record.unpacked) if here else record.card.removeprefix("https://huggingface.co/"), folder
-
-
-def _unpacked_draft(folder: Path, record: GgufRecord | None) -> Path | None:
-    """The folder in the cache where a draft that shares weights with its target is whole, once it has run here."""
-    name = f"{safe_name(folder.name)}-{fingerprint(folder)}-{record.mark if record else ''}"
-    try:
-        whole = cache_folder() / "models" / name
-    except UserError:  # there is no cache folder
-        return None
-    return whole if whole.is_dir() else None
 
 
 def _of_lacking(folder: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from functools import lru_cache
@@ -43,11 +44,34 @@ def has_gpu() -> bool:
 
 
 def memory_bytes() -> int:
-    """The machine's memory; 0 if unknown."""
+    """The memory of the machine, or of the container if that is less; 0 if unknown."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 0
+    return int(min(whole, container_memory()[0]))
+
+
+def container_memory() -> tuple[float, int]:
+    """The limit of the container's memory in bytes, infinite if there is none, and what is in use of it: files that are
+    only cached do not count.
+    """
+    for limit, used, stat in _CONTAINER:
+        try:
+            lines = (CONTROL_GROUPS / stat).read_text().splitlines()
+            cached = (int(line.split()[1]) for line in lines if line.startswith(("active_file ", "inactive_file ")))
+            most, in_use = int((CONTROL_GROUPS / limit).read_text()), int((CONTROL_GROUPS / used).read_text())
+            return most, max(0, in_use - sum(cached))
+        except (OSError, ValueError):  # of the other version, or not Linux; "max": no limit
+            continue
+    return math.inf, 0
+
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")  # of Linux; a container sees its own here
+_CONTAINER = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
 
 
 def _version(package: str) -> str:

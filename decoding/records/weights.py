@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..errors import UserError, first_line
-from ..files import cache_folder, digest_of_files
+from ..files import cache_folder, digest_of_files, safe_name
 
 _OF_A_DRAFT = ("draft.json", "head_ids.json")  # what a draft shares with its target, and the ids it may propose
 
@@ -35,8 +35,16 @@ def fingerprint(folder: str | Path) -> str:
 
 
 SOURCE_FILE = "source.json"
-ORIGIN_FILE = "origin.json"  # of the unpacked folder
+ORIGIN_FILE = "origin.json"  # of a folder in the cache: what it was made of, and its digest
+SCREEN_FILE = "screen/screen.safetensors"  # of a draft; not among its weights
 _HUB_TIMEOUT_S = 3.0
+
+
+def whole_draft(draft: Path, target_mark: str) -> Path:
+    """The folder in the cache for the slim ``draft`` with what it shares with the target of that fingerprint."""
+    screen = draft / SCREEN_FILE
+    marks = [fingerprint(draft), target_mark, *([digest_of_files([screen])] if screen.is_file() else [])]
+    return cache_folder() / "models" / "-".join([safe_name(draft.name), *marks])
 
 
 @dataclass(frozen=True, slots=True)
