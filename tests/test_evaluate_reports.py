@@ -36,7 +36,7 @@ def test_an_engine_that_cannot_read_states_gets_the_draft_that_gains_most_at_a_f
     theirs = max(read, key=best.__getitem__)
     assert advice.draft == "feature" and f"settings below are for {theirs}." in " ".join(advice.sentences)
     assert f"drafts/{theirs}" in advice.vllm and f"drafts/{theirs}" in advice.transformers
-    assert f"at a fixed SL: {best[theirs]:.2f}×" in " ".join(advice.sentences)
+    assert f"at a static SL: {best[theirs]:.2f}×" in " ".join(advice.sentences)
     assert advice.titles == (f"{NEAREST} transformers", f"{NEAREST} vLLM")
 
 
@@ -99,7 +99,7 @@ def test_the_best_sl_in_hindsight_is_told_from_the_one_that_validation_chose():
     peak = max(speedups, key=speedups.__getitem__)
     drafts = [replace(draft, best_sl=peak + 1) for draft in result.drafts]
     said = " ".join(recommend(replace(result, drafts=drafts)).sentences)
-    assert f"in hindsight, on the test prompts, {name} is fastest at a fixed SL of {peak}" in said
+    assert f"in hindsight, on the test prompts, {name} is fastest at a static SL of {peak}" in said
     assert f"SL {peak + 1}, which validation chose, reaches {speedups[peak + 1]:.2f}×" in said
 
 

@@ -252,7 +252,7 @@ def _drafts_table(result: EvaluationResult) -> Table:
     note = (
         "c: time of a draft step / time of a target pass; at once: of all guesses of an iteration. Best SL and best "
         "policy were chosen on validation prompts; their speedups are simulated on the test prompts. p95: over "
-        "prompts. Break-even c: above it no fixed SL gains, if what the first guess of an iteration costs beyond c "
+        "prompts. Break-even c: above it no static SL gains, if what the first guess of an iteration costs beyond c "
         "grows with it."
     )
     return make_table("The drafts", note, "draft", ((one.name, one) for one in result.drafts), columns)
