@@ -181,9 +181,9 @@ _SENTENCES = {PREDICTION: _f1_sentence, LOSSES: _judge_sentence}  # what the not
 _NOTES = {
     PREDICTION: (
         "Does the policy predict which guesses hold? A drafted token is predicted to hold. Where the policy stops, it "
-        "predicts a failure: of the last drafted token if it scores that one (Confidence, Entropy, AdaEDL, DISCO, "
-        "SpecDec++), else of the guess after it. With a high match rate F1 is high for any policy, so compare it with "
-        "always-accept's."
+        "predicts a failure: of the last drafted token if it scores that one (Confidence, Entropy, AdaEDL, DISCO) or "
+        "those before it (SpecDec++), else of the guess after it. With a high match rate F1 is high for any policy, so "
+        "compare it with always-accept's."
     ),
     PASSES: "Over all test prompts. Discard rate: guesses thrown away / tokens; verification: target passes / tokens.",
     LOSSES: (
