@@ -321,10 +321,10 @@ def test_the_snippets_name_models_that_exist(pair, anywhere):
 def test_the_snippets_name_the_whole_draft_once_it_was_made(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))
     pair = next(one for one in embedded_pairs() if "three-layers" in one.drafts)
-    whole = whole_draft(Path(pair.drafts["three-layers"]), fingerprint(pair.target))
+    whole = whole_draft(Path(pair.drafts[pair.text_draft]), fingerprint(pair.target))
     whole.mkdir(parents=True)
     (whole / "model.safetensors").touch()
-    advice = recommend(with_drafts(pair, "three-layers"))
+    advice = recommend(with_draft(pair))
     assert str(whole) in advice.vllm and "lacks the weights" not in advice.sentences[-1]
 
 

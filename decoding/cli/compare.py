@@ -48,8 +48,8 @@ def compare(
     again: Annotated[
         Path | None,
         typer.Option(
-            help="Repeat this run file with its settings, number formats and cost curves. No other setting is possible, "
-            "except --image for a photograph that the file does not contain."
+            help="Repeat this run file with its settings, number formats and cost curves. No other setting is "
+            "possible, except --image for a photograph that the file does not contain."
         ),
     ] = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,

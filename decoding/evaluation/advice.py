@@ -44,8 +44,8 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
     if theirs is not best:
         sentences.append(
             f"{best.name} reads the target's hidden states in this project's way, which no other engine knows: the "
-            f"settings below are for {theirs.name}. Of the drafts that read only the text it gains most at a static SL: "
-            f"{_at_best_sl(result, theirs).value:.2f}× at SL {theirs.best_sl}."
+            f"settings below are for {theirs.name}. Of the drafts that read only the text it gains most at a static "
+            f"SL: {_at_best_sl(result, theirs).value:.2f}× at SL {theirs.best_sl}."
         )
     return Recommendation(
         draft=best.name,
