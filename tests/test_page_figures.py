@@ -88,6 +88,12 @@ def test_every_draft_of_a_run_has_its_line():
     assert lines == [f"every static SL, simulated ({draft})" for draft in run.chains]
 
 
+def test_lines_of_one_policy_with_several_drafts_tell_apart():
+    run = make_run(lanes=("autoregressive", "static:5", "ngram/static:5"))
+    lines = drawn(run)["iterations"].figure.data
+    assert len({(line.line.color, line.marker.symbol) for line in lines}) == len(lines) == 2
+
+
 def test_sentences_count_what_the_run_counts():
     run = make_run(lanes=LANES)
     sentence = drawn(run)["lookahead"].sentence

@@ -164,6 +164,19 @@ def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_r
     expect(page.locator(".sd-prompt").first).to_contain_text("def link():")
 
 
+def test_a_reload_shows_the_example_that_was_chosen_and_its_form_not_those_of_the_link(visit, page_url):
+    page = visit(f"{page_url}?prompt=Once+upon")
+    expect(page.locator("#prompt textarea")).to_have_value("Once upon")
+    settled(page)
+    page.locator("#example input").click()
+    page.get_by_role("option").first.click()
+    expect(page.locator(".sd-badge")).to_contain_text("recorded")
+    page.wait_for_function("!sessionStorage.getItem('speculoscope-form-race').includes('Once upon')")
+    reload(page)
+    expect(page.locator(".sd-badge")).to_contain_text("recorded")
+    expect(page.locator("#prompt textarea")).to_have_value(first_run().settings.prompt)
+
+
 def test_a_reload_fills_in_the_form_of_its_own_tab_and_a_new_tab_that_of_the_last_one(visit, page_url):
     def change(page, text: str) -> None:
         settled(page)

@@ -107,6 +107,7 @@ def test_keys_open_a_tree_and_lead_through_it(page, run):
     assert page.evaluate("player.t === player.total"), "the arrows did not step the lane"
     page.keyboard.press("Escape")
     assert not page.locator(".sd-pop").is_visible()
+    assert page.evaluate(f"document.activeElement === player.lanes[{TREE}].iterations[{number}].tokens[0].node")
 
 
 def test_the_text_and_the_counts_of_a_tree_lane_are_the_runs(page, run):

@@ -172,13 +172,13 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
     """SL over iteration number, one line per lane, as in figure 2 of the DISCO paper."""
     figure = go.Figure()
     for index, trace in drafting:
-        its = trace.iterations
+        its, look = trace.iterations, lane_style(trace.lane)
         figure.add_scatter(
             x=list(range(1, len(its) + 1)),
             y=[it.n_drafted for it in its],
             mode="lines+markers",
-            line={"color": lane_style(trace.lane).ink, "width": 1.6, "shape": "hvh"},
-            marker={"size": 5},
+            line={"color": look.ink, "width": 1.6, "shape": "hvh"},
+            marker={"size": 6, "symbol": look.symbol},
             name=_label(trace),
             customdata=[_facts(index, trace, k) for k in range(len(its))],
             hovertemplate=_HOVER,

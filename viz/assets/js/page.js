@@ -62,6 +62,7 @@ class Race {
       unfold();
     }
     if (before.underway) this.queue = this.queue.then(() => this.offerAgain(before.timed));
+    this.queue.then(() => { this.opened = true; });
   }
 
   /** A run ends with the page that asked for it; the server keeps the timings that were made by then. */
@@ -107,6 +108,7 @@ class Race {
 
   show(payload) {
     if (this.racing && this.racing !== payload.id) this.leave();
+    if (this.opened && navigator.userActivation?.hasBeenActive) leaveLink(); // for an example or a file that the visitor chose
     this.root.hidden = false;
     this.run = payload.id;
     this.status.say("");

@@ -275,7 +275,11 @@ const Pointing = {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     const here = this.root.contains(target);
     if (!here && !(target === document.body && this.isOnScreen())) return;
-    if (event.key === "Escape") { this.unpin(); return; }
+    if (event.key === "Escape") {
+      if (this.popup.node.contains(target)) this.popup.anchor.focus(); // before what has the focus is closed
+      this.unpin();
+      return;
+    }
     if (here && this.rove(event)) { event.preventDefault(); return; }
     if (this.guide.open) return;
     if (target.closest(".sd-text") && this.walk(event)) { event.preventDefault(); return; }

@@ -16,6 +16,7 @@ export class Popup {
   }
 
   show(anchor, parts) {
+    this.anchor = anchor;
     this.node.replaceChildren(...parts);
     if (this.sheet) this.node.prepend(closeButton(() => this.hide()));
     this.node.hidden = false;
