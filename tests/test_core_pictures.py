@@ -197,12 +197,15 @@ def test_what_the_picture_decides_is_counted_and_said(run):
     rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
     n = len(trace.output)
     assert rejected > 3 and count_seen(trace) == Seen(n, n, rejected, rejected) and seen.tokens == n
-    every = f"{rejected} of the {rejected} corrections are words that the picture decides. "
-    assert seen_sentence(run, trace) == every + f"The picture decides {n} of the {n} tokens."
+    every = f"Of {rejected} corrections, {rejected} came at words that the picture decides. "
+    assert seen_sentence(run, trace) == every + f"Of {n} tokens the picture decides {n}."
+    first = next(at for at, it in enumerate(trace.iterations) if it.emitted and it.emitted.fate == "correction")
+    one = replace(trace, iterations=trace.iterations[: first + 1])
+    assert seen_sentence(run, one).startswith("Of 1 correction, 1 came at words")
     trace.p_grey[:] = [p / 1.5 for p, _ in probabilities(trace)]
     assert count_seen(trace) == Seen(n, 0, rejected, 0)
-    assert seen_sentence(run, run.lanes[0]).startswith("The picture decides")
-    assert any("corrections are words" in line for line in remarks(run))
+    assert seen_sentence(run, run.lanes[0]).startswith(f"Of {n} tokens the picture")
+    assert any("corrections, 0 came" in line for line in remarks(run))
     assert summary(run)["lanes"][1]["picture"]["rejected_by_picture"] == 0
 
 

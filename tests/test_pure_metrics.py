@@ -123,9 +123,8 @@ def test_a_tree_pays_for_its_draft_passes():
     assert counts(tree).draft_passes == counts(chain).draft_passes - 4
     saved = metrics.predicted_cost(costs, chain) - metrics.predicted_cost(costs, tree)
     assert saved == pytest.approx(4 * costs.draft_step["shallow"])
-    run = hand_run()
-    says = [{one.key: one.formula for one in lane_figures(run, lane)}["predicted"] for lane in (chain, tree)]
-    assert "n (c + decision)" in says[0] and "c (draft passes) + n decision" in says[1]
+    shown = {figure.key: figure.formula for figure in lane_figures(hand_run(), tree)}
+    assert "first + d c + n decision + v(n+1) + o" in shown["predicted"], "its guesses outnumber its passes"
 
 
 def test_match_rate_and_the_oracle_belong_to_the_chain():

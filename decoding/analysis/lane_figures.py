@@ -56,12 +56,10 @@ def _predicted_figure(run: Run, trace: Trace) -> LaneFigure | None:
     if predicted is None or is_recorded(run):  # the curves of a recorded run are drawn through the lanes themselves
         return None
     cost = metrics.predicted_cost(run.costs, trace)
-    branches = any(it.parents is not None for it in trace.iterations)
-    guessing = "c (draft passes) + n decision" if branches else "n (c + decision)"
     formula = (
-        f"tokens (v(1) + o) / sum of first + {guessing} + v(n+1) + o over iterations"
+        "tokens (v(1) + o) / sum of first + d c + n decision + v(n+1) + o over iterations"
         f" = {len(trace.output)} × {run.costs.iteration(0, None):.3f} / {cost:.1f}, all as measured at the start;"
-        " first: what the first guess of an iteration costs beyond c"
+        " n: guesses of an iteration, d: draft passes behind them, first: what the first one costs beyond c"
     )
     return LaneFigure("predicted", "predicted speedup", predicted, f"{predicted:.2f}×", formula)
 

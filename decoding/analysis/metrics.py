@@ -169,15 +169,15 @@ def loop_share(run: Run, trace: Trace) -> float | None:
 def predicted_speedup(run: Run, trace: Trace) -> float | None:
     """The speedup that the frozen cost curves predict for this lane's iterations.
 
-    ``tokens (v(1) + o) / sum over iterations of (first + n (c + decision) + v(n + 1) + o)``, the truncated last
-    iteration with its own SL. In a tree c counts for each draft pass.
+    ``tokens (v(1) + o) / sum over iterations of (first + d c + n decision + v(n + 1) + o)``, the truncated last
+    iteration with its own SL n and its own d draft passes.
     """
     cost = predicted_cost(run.costs, trace)
     return len(trace.output) * run.costs.iteration(0, None) / cost if cost > 0 and trace.output else None
 
 
 def predicted_cost(costs: Costs, trace: Trace) -> float:
-    """Sum over the iterations of ``first + n (c + decision) + v(n + 1) + o``, in units of ``target_s``."""
+    """Sum over the iterations of ``first + d c + n decision + v(n + 1) + o``, in units of ``target_s``."""
     return sum(costs.iteration(it.n_drafted, trace.draft, trace.policy, it.n_steps) for it in trace.iterations)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log
 
+from ..records.text import counted
 from ..records.trace import Run, Trace
 
 DECIDES = 2.0  # times as probable with the picture as with a grey one
@@ -56,8 +57,8 @@ def seen_sentence(run: Run, trace: Trace) -> str:
     seen = count_seen(trace) if run.picture else None
     if seen is None:
         return ""
-    share = f"The picture decides {seen.by_picture} of the {seen.tokens} tokens"
+    share = f"Of {counted(seen.tokens, 'token')} the picture decides {seen.by_picture}."
     if not seen.rejected:
-        return f"{share}."
-    corrections = f"{seen.rejected_by_picture} of the {seen.rejected} corrections"  # of a tree, too: one an iteration
-    return f"{corrections} are words that the picture decides. {share}."
+        return share
+    corrections = counted(seen.rejected, "correction")  # of a tree, too: one an iteration
+    return f"Of {corrections}, {seen.rejected_by_picture} came at words that the picture decides. {share}"

@@ -51,7 +51,7 @@ class Simulated:
         policy: str,
         steps: list[int] | None = None,
     ) -> Simulated:
-        """The iterations of ``policy`` on the chain's text. Each costs ``first + n (c + decision) + v(n + 1) + o``; the
+        """The iterations of ``policy`` on the chain's text. Each costs ``first + d c + n decision + v(n + 1) + o``; the
         speedup is ``n_tokens (v(1) + o) / cost``.
         """
         sizes = Counter(zip((n for _, n, _ in iterations), repeat(None) if steps is None else steps))
