@@ -109,7 +109,7 @@ def test_a_damaged_draft_is_a_sentence(file: str, content: bytes, target: Path, 
 @pytest.mark.parametrize("content", ["{}", "[2, 1]", "[1, 1]", "[-1, 2]", "[]", "nothing"])
 def test_broken_list_of_ids_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "head_ids.json").write_text(content)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="head_ids.json (is not a sorted list|cannot be read).*: fetch the draft again"):
         read_head_ids(tmp_path)
 
 

@@ -258,7 +258,7 @@ def test_a_result_that_no_report_could_show_is_refused(tmp_path, make, part):
 
 
 def test_plain_data_that_is_no_result_is_refused():
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="not an evaluation of this program's version"):
         results.result_from_dict({"figures": float("nan")})
 
 
