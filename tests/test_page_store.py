@@ -276,9 +276,12 @@ def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(learn):
     assert "default-src 'none'" in page["text"]
 
 
-def test_an_exported_lesson_holds_the_recordings_that_it_names_and_that_are_here(learn):
+def test_an_exported_lesson_holds_the_recordings_that_it_names_and_that_are_here(learn, monkeypatch):
     first, *others = shipped_lessons()[0]["steps"]
     steps = [first | {"recording": "slow"}, *(one | {"recording": "elsewhere"} for one in others)]
     lesson = shipped_lessons()[0] | {"steps": steps}
     page = learn["learn_export"]({"lesson": json.dumps(lesson), "run": "quick"})["text"].replace(" ", "")
     assert page.count('"id":"slow"') == page.count('"id":"quick"') == 1
+    monkeypatch.setattr("viz.server_functions.MAX_RUNS", 1)
+    for run, said in (("quick", "shows more than 1 runs, the most that one file holds"), (None, "Choose a run first")):
+        assert said in learn["learn_export"]({"lesson": json.dumps(lesson), "run": run})["error"]
