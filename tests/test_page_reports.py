@@ -245,7 +245,7 @@ def test_a_measurement_is_found_again_and_can_be_taken_along(tab, kind, make):
     report = _finish(kind, kept, event).data["report"]
     again = shipped({"id": report["id"]})["report"]
     assert again == report and "Measured here" in again["stamp"]
-    assert "error" in shipped({"id": "unknown"})  # nothing is shipped in this folder
+    assert "No results are shipped" in shipped({"id": "unknown"})["error"]
     assert result_from_dict(json.loads(take({"kind": "json", "id": report["id"]})["text"])) == result
     rows = list(csv.DictReader(io.StringIO(take({"kind": "csv", "id": report["id"]})["text"])))
     assert [float(row["value"]) for row in rows] == [one.value for one in result.figures]

@@ -265,7 +265,7 @@ def test_the_lessons_runs_open_in_the_race_too(learn):
         race, lesson = [learn["open_run"](query)["payload"] for query in asked]
         assert race["shows"] == info.shows and lesson["title"] == info.title
         assert "details" in lesson["lanes"][0] and "details" not in race["lanes"][0]
-    assert "error" in learn["open_run"]({"run": "quick", "kind": "figures"})
+    assert "has the wrong form" in learn["open_run"]({"run": "quick", "kind": "figures"})["error"]
 
 
 def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(learn):
