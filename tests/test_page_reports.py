@@ -167,16 +167,11 @@ def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path, tab):
     assert "other than the installed ones" in " ".join(titled(report, PAPERS)["sentences"])
 
 
-def test_a_number_that_an_evaluation_chose_is_in_the_name():
-    rows = [[Cell("static-opt (static:3)"), Cell("1.5")], [Cell("disco (disco:0.6)"), Cell("1.6")]]
-    (table,) = with_names([Table("", "", ["policy", "speedup"], rows)])
-    assert [row[0].text for row in table.rows] == ["static-opt (Static 3)", "DISCO 0.6"]
-
-
-def test_a_draft_that_is_called_like_a_lane_keeps_its_name():
-    row = [Cell("early-exit"), Cell("early-exit/static:2")]
-    (table,) = with_names([Table("", "", ["draft", "best policy"], [row])])
-    assert [one.text for one in table.rows[0]] == ["early-exit", "Static 2 · early-exit"]
+def test_tables_call_lanes_by_their_names_with_a_number_that_was_chosen_and_drafts_by_their_own():
+    policies = Table("", "", ["policy"], [[Cell("static-opt (static:3)")], [Cell("disco (disco:0.6)")]])
+    drafts = Table("", "", ["draft", "best policy"], [[Cell("early-exit"), Cell("early-exit/static:2")]])
+    shown = [[[one.text for one in row] for row in table.rows] for table in with_names([policies, drafts])]
+    assert shown == [[["static-opt (Static 3)"], ["DISCO 0.6"]], [["early-exit", "Static 2 · early-exit"]]]
 
 
 @pytest.mark.parametrize("make", [make_evaluation, make_drafts])
