@@ -188,13 +188,8 @@ def names_of(pair: PairDescription) -> list[str]:
 
 
 def shipped() -> list[tuple[PairDescription, EvaluationResult]]:
-    found = []
-    for pair in embedded_pairs():
-        for name in names_of(pair):
-            path = SHIPPED / name
-            if path.exists():
-                found.append((pair, load_result(path)))
-    return found
+    places = ((pair, SHIPPED / name) for pair in embedded_pairs() for name in names_of(pair))
+    return [(pair, load_result(path)) for pair, path in places if path.exists()]
 
 
 def test_shipped_results_were_made_with_the_shipped_weights():
