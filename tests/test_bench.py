@@ -143,6 +143,7 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     reports = json.loads((out_folder / "bench.json").read_text())
     assert [(len(report["figures"]), report["same_text"]) for report in reports] == [(7, 1), (7, 1)]
     assert "Cannot write into" in command("bench", *small, "--out", str(out_folder / "bench.md" / "none")).err
+    assert "128 new tokens leave no room for a prompt" in command("bench", "--max-new-tokens", "128").err
     monkeypatch.setattr(runs, "bench_all", lambda *asked: [Report("codepair-1", "float32", "cpu")])
     (report,) = json.loads(command("bench", *small, "--json").out)
     assert report["pair"] == "codepair-1"

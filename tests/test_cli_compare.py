@@ -74,6 +74,12 @@ def test_a_repeat_names_the_number_formats_that_a_trial_chose():
     assert number_formats(request_again(run))[0] == "int4"
 
 
+def test_a_file_that_may_not_be_written_is_refused_before_the_run(tiny_pair, tmp_path, monkeypatch):
+    (tmp_path / "run.json").touch()
+    monkeypatch.setattr("os.access", lambda file, mode: mode != os.W_OK)  # root may write everywhere
+    assert "run.json is write-protected" in command(*arguments(tiny_pair, "--out", str(tmp_path / "run.json"))).err
+
+
 def test_a_closed_pipe_costs_no_run(tiny_pair, tmp_path, monkeypatch):
     def closed(run, as_json):
         raise BrokenPipeError

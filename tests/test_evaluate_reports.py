@@ -189,13 +189,8 @@ def names_of(pair: PairDescription) -> list[str]:
 
 
 def shipped() -> list[tuple[PairDescription, EvaluationResult]]:
-    found = []
-    for pair in embedded_pairs():
-        for name in names_of(pair):
-            path = SHIPPED / name
-            if path.exists():
-                found.append((pair, load_result(path)))
-    return found
+    places = ((pair, SHIPPED / name) for pair in embedded_pairs() for name in names_of(pair))
+    return [(pair, load_result(path)) for pair, path in places if path.exists()]
 
 
 def test_shipped_results_were_made_with_the_shipped_weights():
@@ -259,7 +254,7 @@ def test_a_result_that_no_report_could_show_is_refused(tmp_path, make, part):
 
 
 def test_plain_data_that_is_no_result_is_refused():
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="not an evaluation of this program's version"):
         results.result_from_dict({"figures": float("nan")})
 
 

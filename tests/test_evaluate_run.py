@@ -208,6 +208,13 @@ def test_the_folder_of_another_evaluation_or_of_prompts_that_have_changed_is_ref
         run(copied)
 
 
+def test_a_damaged_record_is_refused(copied):
+    chains = copied / "chain-small.jsonl"
+    chains.write_text(chains.read_text().replace('"choice":', '"chosen":'))
+    with pytest.raises(UserError, match="A record is damaged: delete the evaluation's folder and start over"):
+        run(copied)
+
+
 def test_with_no_time_one_prompt_of_each_split_is_simulated_and_none_timed(tmp_path):
     for n in (1, 2):  # one more each time
         result = run(tmp_path, replace(OPTIONS, chain_minutes=0.0, minutes=0.0))[1]

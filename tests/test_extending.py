@@ -224,7 +224,7 @@ def test_one_command_installs_jupyter_and_opens_the_example():
 
 
 def test_what_cannot_be_is_said(scripted):
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="static:0 never drafts"):
         viz.notebook.compare("x", "autoregressive,static:0")
     with pytest.raises(UserError, match="bogus"):
         viz.notebook.compare("x", bogus=3)

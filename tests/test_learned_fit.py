@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from decoding.comparison.prepare import ALL_FEATURES, make_draft
 from decoding.engines.inputs import FINAL, EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
-from decoding.fit import candidates
+from decoding.fit import calibration, candidates
 from decoding.fit import data as data_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt, judged
 from decoding.fit.candidates import fitter_of, head_of
@@ -124,6 +125,7 @@ def test_a_cancelled_fit_writes_nothing(pair, prompts):
     [
         ("draft", "x" * 5000, OPTIONS, "has no usable prompt in its train split"),
         ("draft", "x", replace(OPTIONS, n_train=2, max_new_tokens=16), "Only 32 positions to train on"),
+        ("draft", "x", replace(OPTIONS, max_new_tokens=7), "ends every train text immediately"),
         ("ngram", "x", OPTIONS, "fit a model draft"),
     ],
 )
@@ -131,6 +133,19 @@ def test_what_cannot_be_fitted_is_reported(pair, prompts, draft, prompt, options
     prompts["text"] = lambda n: f"{n}{prompt}"
     with pytest.raises(UserError, match=words):
         fit(pair, [draft], options)
+
+
+def test_a_draft_that_is_always_right_has_nothing_to_learn(places, prompts):
+    alike = load_pair(target=places[0], draft=places[0], dtype="float32", threads=1)
+    with pytest.raises(UserError, match="always right or always wrong on these texts"):
+        fit(alike, [alike.default_draft], OPTIONS)
+
+
+def test_a_calibration_that_does_not_converge_is_reported(monkeypatch):
+    hasty = partial(calibration.LogisticRegression, max_iter=1)
+    monkeypatch.setattr(calibration, "LogisticRegression", lambda **options: hasty(C=options["C"]))
+    with pytest.raises(UserError, match="Calibration did not converge: fit again with more prompts"):
+        fit_platt(np.array([0.1, 0.4, 0.3, 0.9]), np.array([0.0, 1.0, 0.0, 1.0]))
 
 
 def test_training_that_diverges_is_reported():

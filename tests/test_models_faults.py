@@ -87,6 +87,12 @@ def test_a_chat_template_that_fails(folders, template, words):
         tokenizer.chat("hello")
 
 
+def test_a_template_that_takes_no_pictures(folders):
+    deaf = SimpleNamespace(apply_chat_template=lambda messages, **options: "the same, whatever is asked")
+    with pytest.raises(UserError, match="takes no pictures: leave the picture out"):
+        load_tokenizer(folders["small"]).picture_message(deaf)
+
+
 NO_TOKENIZER = "no tokenizer that can be loaded .*: choose another"
 
 

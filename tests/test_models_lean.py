@@ -20,7 +20,7 @@ from decoding.engines.loading import is_lean
 from decoding.engines.transformers_engine import check_rewindable
 from decoding.errors import UserError
 from decoding.loop.features import all_rows
-from tests.lean_models import CONFIGS, fixed, general, ids, lean, lean_config, random_model
+from tests.lean_models import CONFIGS, fixed, general, ids, lean, lean_config, on_threads, random_model
 
 pytestmark = pytest.mark.usefixtures("all_cores")
 
@@ -310,12 +310,9 @@ def test_a_shape_is_tested_once_for_each_number_of_threads(monkeypatch):
     model = lean(random_model(WIDE))
     assert len({(linear.n_out, linear.n_in) for linear in tested}) == len(tested) > 3
     n = len(tested)
-    try:
-        for threads, times in ((before, 1), (before + 1, 2), (before, 2)):
-            model.set_threads(threads)
-            assert len(tested) == times * n
-    finally:
-        torch.set_num_threads(before)
+    for threads, times in zip(on_threads(before, before + 1, before), (1, 2, 2)):
+        model.set_threads(threads)
+        assert len(tested) == times * n
 
 
 @pytest.mark.parametrize("weights", FORMS)

@@ -98,7 +98,7 @@ def test_every_fault_of_an_event_is_a_sentence(url):
     bodies = ({"data": [], "fn_index": number, "session_hash": "stranger"} for number in range(40))
     answers = [web.post(f"{url}gradio_api/run/predict", json=body) for body in bodies]
     faults = [answer.json()["error"] for answer in answers if answer.status_code == 500]
-    assert faults and all(faults)
+    assert any("values (" in fault for fault in faults) and all(faults)
 
 
 def test_bodies_that_are_held_at_once_are_bounded_together(monkeypatch):

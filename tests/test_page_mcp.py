@@ -3,6 +3,7 @@
 import json
 import sys
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from mcp import ClientSession
@@ -10,7 +11,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from decoding.analysis.metrics import speedup
 from decoding.errors import UserError
+from decoding.records.events import Event
 from viz.mcp_tools import best_length, check_installed, explain
+from viz.mcp_tools import make_run as run_of_tool
+from viz.session import Visits
 
 from . import web
 from .page_fakes import ScriptedBackend
@@ -91,6 +95,13 @@ def test_bad_input_is_an_error_with_a_sentence_and_no_traceback(url, capfd, argu
     (result,) = ask(url, ("compare_policies", arguments))
     assert result.isError and sentence in result.content[0].text
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_run_that_is_stopped_is_a_sentence():
+    stopped = SimpleNamespace(compare=lambda request, cancel, run: iter([Event(run, 0, "cancelled", {})]))
+    asked = {"prompt": "x", "lanes": "static:3", "max_new_tokens": 8}
+    with pytest.raises(UserError, match="The run was stopped"):
+        in_own_loop(run_of_tool(stopped, None, Visits(), None, asked))
 
 
 def test_a_missing_package_is_a_sentence(monkeypatch):

@@ -179,16 +179,11 @@ def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path, tab):
     assert "other than the installed ones" in " ".join(titled(report, PAPERS)["sentences"])
 
 
-def test_a_number_that_an_evaluation_chose_is_in_the_name():
-    rows = [[Cell("static-opt (static:3)"), Cell("1.5")], [Cell("disco (disco:0.6)"), Cell("1.6")]]
-    (table,) = with_names([Table("", "", ["policy", "speedup"], rows)])
-    assert [row[0].text for row in table.rows] == ["static-opt (Static 3)", "DISCO 0.6"]
-
-
-def test_a_draft_that_is_called_like_a_lane_keeps_its_name():
-    row = [Cell("early-exit"), Cell("early-exit/static:2")]
-    (table,) = with_names([Table("", "", ["draft", "best policy"], [row])])
-    assert [one.text for one in table.rows[0]] == ["early-exit", "Static 2 · early-exit"]
+def test_tables_call_lanes_by_their_names_with_a_number_that_was_chosen_and_drafts_by_their_own():
+    policies = Table("", "", ["policy"], [[Cell("static-opt (static:3)")], [Cell("disco (disco:0.6)")]])
+    drafts = Table("", "", ["draft", "best policy"], [[Cell("early-exit"), Cell("early-exit/static:2")]])
+    shown = [[[one.text for one in row] for row in table.rows] for table in with_names([policies, drafts])]
+    assert shown == [[["static-opt (Static 3)"], ["DISCO 0.6"]], [["early-exit", "Static 2 · early-exit"]]]
 
 
 @pytest.mark.parametrize("make", [make_evaluation, make_drafts])
@@ -257,7 +252,7 @@ def test_a_measurement_is_found_again_and_can_be_taken_along(tab, kind, make):
     report = _finish(kind, kept, event).data["report"]
     again = shipped({"id": report["id"]})["report"]
     assert again == report and "Measured here" in again["stamp"]
-    assert "error" in shipped({"id": "unknown"})  # nothing is shipped in this folder
+    assert "No results are shipped" in shipped({"id": "unknown"})["error"]
     assert result_from_dict(json.loads(take({"kind": "json", "id": report["id"]})["text"])) == result
     rows = list(csv.DictReader(io.StringIO(take({"kind": "csv", "id": report["id"]})["text"])))
     assert [float(row["value"]) for row in rows] == [one.value for one in result.figures]

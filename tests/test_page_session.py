@@ -287,7 +287,8 @@ def test_every_job_is_what_the_page_draws_itself():
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", "\ud800", "[" * 200_000])
 def test_a_file_that_is_no_run_is_refused(text):
-    assert set(work({"kind": "payload", "id": "x", "text": text})) == {"error"}
+    answer = work({"kind": "payload", "id": "x", "text": text})
+    assert set(answer) == {"error"} and "not a Speculoscope run file" in answer["error"]
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_the_lessons_runs_open_in_the_race_too(learn):
         race, lesson = [learn["open_run"](query)["payload"] for query in asked]
         assert race["shows"] == info.shows and lesson["title"] == info.title
         assert "details" in lesson["lanes"][0] and "details" not in race["lanes"][0]
-    assert "error" in learn["open_run"]({"run": "quick", "kind": "figures"})
+    assert "has the wrong form" in learn["open_run"]({"run": "quick", "kind": "figures"})["error"]
 
 
 def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(learn):
@@ -276,9 +276,12 @@ def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(learn):
     assert "default-src 'none'" in page["text"]
 
 
-def test_an_exported_lesson_holds_the_recordings_that_it_names_and_that_are_here(learn):
+def test_an_exported_lesson_holds_the_recordings_that_it_names_and_that_are_here(learn, monkeypatch):
     first, *others = shipped_lessons()[0]["steps"]
     steps = [first | {"recording": "slow"}, *(one | {"recording": "elsewhere"} for one in others)]
     lesson = shipped_lessons()[0] | {"steps": steps}
     page = learn["learn_export"]({"lesson": json.dumps(lesson), "run": "quick"})["text"].replace(" ", "")
     assert page.count('"id":"slow"') == page.count('"id":"quick"') == 1
+    monkeypatch.setattr("viz.server_functions.MAX_RUNS", 1)
+    for run, said in (("quick", "shows more than 1 runs, the most that one file holds"), (None, "Choose a run first")):
+        assert said in learn["learn_export"]({"lesson": json.dumps(lesson), "run": run})["error"]

@@ -81,7 +81,7 @@ def run_file(tiny_pair, tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "run.json"
     words = f"compare --prompt hello --target {target} --draft {draft} --dtype float32 --repeats 1 --max-new-tokens 24"
     assert command(*words.split(), "--lanes", "autoregressive,alternate:3", "--out", str(path)).status == 0
-    return path
+    return str(path)
 
 
 def test_it_runs_and_writes_the_target_own_text(run_file):
@@ -91,17 +91,20 @@ def test_it_runs_and_writes_the_target_own_text(run_file):
 
 
 def test_what_if_replays_it_as_it_ran_and_at_other_arguments(run_file):
-    told = command("whatif", str(run_file), "--lanes", "alternate:2..4", "--json").out
+    told = command("whatif", run_file, "--lanes", "alternate:2..4", "--json").out
     found = {one["lane"]: one for one in json.loads(told)}
     assert list(found) == ["alternate:2", "alternate:3", "alternate:4"]
     live = [[it.start, it.n_drafted, it.n_accepted] for it in load_run(run_file).lanes[1].iterations]
     assert found["alternate:3"]["iterations"] == live
 
 
-def test_the_commands_know_it():
+def test_the_commands_know_it(run_file):
     listed = {one["policy"]: one for one in json.loads(command("policies", "--json").out)}
     assert listed["alternate"]["what"] == "one guess and 4 guesses in turn"
-    assert command("whatif", "no-such-file", "--lanes", "alternate:99").status == 2
+    assert (
+        "The longer SL must be a whole number from 2 to 20"
+        in command("whatif", run_file, "--lanes", "alternate:99").err
+    )
 
 
 def test_the_page_offers_it_and_names_it(run_file, tmp_path):

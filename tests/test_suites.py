@@ -45,9 +45,17 @@ def test_all_takes_turns_between_the_suites_in_the_order_of_their_files():
     assert load_suite("code", "test", 5) == load_suite("code", "test")[:5]
 
 
-@pytest.mark.parametrize("arguments", [("cod",), ("code", "dev"), ("code", "test", 0), ("../code",)])
-def test_what_is_not_there_is_refused_in_a_sentence(arguments):
-    with pytest.raises(UserError):
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("cod",), "no prompt suite 'cod'. Suites: code, "),
+        (("../code",), "no prompt suite '../code'"),
+        (("code", "dev"), "no split 'dev'. Splits: train, "),
+        (("code", "test", 0), "No prompt of the suite code is left"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_a_sentence(arguments, sentence):
+    with pytest.raises(UserError, match=sentence):
         load_suite(*arguments)
 
 

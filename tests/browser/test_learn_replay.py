@@ -278,6 +278,7 @@ def test_a_written_policy_decides_as_the_condition_it_spells_out(page, source, l
         ("toString(1)", "there is no “toString”"),
         ("p = 3\np > 1", "is already defined"),
         ("x = 3", "last line must be the condition"),
+        ("p > 0.4\np > 0.5", "Line 1 has no effect: write name = "),
         ("min(1) > p", "min takes 2 values"),
         ("(" * 60 + "p", "nested too deeply"),
         ("p > 0.4 )", "unexpected"),

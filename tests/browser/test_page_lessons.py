@@ -167,6 +167,8 @@ def test_a_lesson_file_is_opened_from_disk_and_a_hostile_one_refused(there):
     open_text(picker, '{"id": "<script>"}')
     page.wait_for_selector(".sl-status.sl-fault")
     assert "This is not a lesson file" in page.locator(".sl-status").inner_text()
+    open_text(picker, " " * 200_001)
+    page.get_by_text("mine.json is larger than 200 kB, the limit for a lesson").wait_for()
     open_text(picker, json.dumps(mine))
     page.wait_for_selector(".sl-lesson")
     assert "<img" in page.locator(".sl-lesson .sl-where").first.inner_text()
