@@ -160,7 +160,7 @@ def started(monkeypatch):
     """The hosts on which ``serve`` would have listened: no server, worker or model is started."""
     hosts = []
     monkeypatch.setattr("uvicorn.Server.run", lambda server: hosts.append(server.config.host))
-    monkeypatch.setattr("decoding.cli.serve.check_address", lambda host, port: None)
+    monkeypatch.setattr("decoding.backends.base.check_address", lambda host, port: None)
     monkeypatch.setattr(LocalBackend, "prepare", lambda backend: None)
     return hosts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 import re
 import signal
 import socket
@@ -47,9 +46,12 @@ def serve(
     """Serve comparisons to front ends on other machines (python app.py --backend http://HOST:PORT)."""
     import uvicorn
 
+    from ..backends.base import check_address
     from ..backends.local import LocalBackend
     from ..backends.server import Limits, create_app
 
+    if not 0 < port < 65536:
+        raise UserError(f"The port must be a number from 1 to 65,535, not {port}.")
     check_address(host, port)
     check_guarded(host, token, insecure)
     if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1 or not max_minutes > 0:
@@ -137,20 +139,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def check_address(host: str, port: int) -> None:
-    """Raises UserError if nothing can listen at ``host``:``port``."""
-    if not 0 < port < 65536:
-        raise UserError(f"The port must be a number from 1 to 65,535, not {port}.")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise UserError(f"Cannot listen on {host}:{port}: {why}. Choose another --port or --host.") from error
 
 
 def url_of(host: str, port: int) -> str:
