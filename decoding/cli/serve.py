@@ -73,7 +73,7 @@ def serve(
     backend = LocalBackend(max_waiting=max_waiting, grant=grant)
     app = create_app(backend, token, limits)
     backend.prepare()
-    err.print(Text(f"Serving on {url_of(host, port)}. {front_ends}"))
+    err.print(Text(f"Serving on {url_of(host, port)}. {front_ends}"), soft_wrap=True)
     if insecure and not token and not is_loopback(host):
         err.print("Anyone who reaches this port can run comparisons.")
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
@@ -100,7 +100,7 @@ def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: st
         for number in (signal.SIGINT, signal.SIGTERM):  # not before: Ray sets a handler that aborts the process
             signal.signal(number, lambda *_: ended.set())
         where = ray_serve.cluster_address()
-        err.print(Text(f"Serving on {url_of(host, port)}, on the Ray cluster at {where}. {front_ends}"))
+        err.print(Text(f"Serving on {url_of(host, port)}, on the Ray cluster at {where}. {front_ends}"), soft_wrap=True)
         ended.wait()
     finally:
         ray_serve.stop()
