@@ -115,6 +115,7 @@ def test_the_container_copies_what_is_there_and_runs_as_a_user():
     copied = [name for line in lines for name in line.split()[:-1]]
     assert {"app.py", "decoding", "viz", "models"} <= set(copied) and all((ROOT / name).exists() for name in copied)
     assert re.search(r"^USER 1000$", text, re.MULTILINE) and "--uid 1000" in text
+    assert "--owner user --group user /home/user/.cache" in text  # else a volume there would be root's
 
 
 def test_the_health_check_of_the_container_distinguishes_a_page_from_none():
