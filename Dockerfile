@@ -1,7 +1,7 @@
 # The page in a container, without a GPU: docker build -t speculoscope . && docker run -p 7860:7860 speculoscope
 FROM python:3.12-slim
 
-RUN useradd --create-home --uid 1000 user
+RUN useradd --create-home --uid 1000 user && install --directory --owner user --group user /home/user/.cache
 WORKDIR /home/user/app
 COPY requirements.txt ./
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -r requirements.txt

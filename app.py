@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 try:
@@ -13,6 +12,7 @@ except ImportError:
     pass
 
 from decoding.backends import choose_backend
+from decoding.backends.base import check_address
 from decoding.errors import UserError
 from decoding.files import ProcessFolder, ended_by_sigterm
 
@@ -23,25 +23,13 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _host(text: str) -> str:
-    """Checked here: Gradio would try a hundred ports of it, for five seconds each."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(text.strip("[]"), 0)[0]
-        with socket.socket(family) as tried:
-            tried.bind(address)
-    except (OSError, UnicodeError):
-        raise argparse.ArgumentTypeError(f"nothing can listen on {text} here: is it another machine?") from None
-    return text
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speculoscope: watch speculative decoding as it happens.")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--backend", metavar="URL", help="where to run models: a served backend, or space:OWNER/NAME")
     source.add_argument("--recorded", action="store_true", help="show recorded runs only; nothing runs live")
     parser.add_argument("--mcp", action="store_true", help="offer tools to language models, over MCP")
-    host = os.environ.get("GRADIO_SERVER_NAME")
-    parser.add_argument("--host", type=_host, default=host, help="address to listen on")
+    parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME"), help="address to listen on")
     parser.add_argument("--port", type=_port, help="port to listen on; default: the first free port from 7860 on")
     options = parser.parse_args()
     try:
@@ -49,6 +37,7 @@ def main() -> None:
     except argparse.ArgumentTypeError as error:
         parser.error(f"GRADIO_SERVER_PORT: {error}")
     try:
+        check_address((options.host or "127.0.0.1").strip("[]"), options.port or 0)
         pictures = ProcessFolder("speculoscope-pictures-")  # which Gradio writes; its own folder would stay
         os.environ.setdefault("GRADIO_TEMP_DIR", pictures.name)
         from viz.page import build_page, serve  # with Gradio, which cannot be imported where that is no number
@@ -67,11 +56,8 @@ def main() -> None:
             backend.prepare()
             page.block_thread()
         except OSError:
-            port = options.port or f"{os.environ.get('GRADIO_SERVER_PORT', 7860)} or the next ones"
-            parser.error(
-                f"Nothing can listen on port {port} here (is it taken, or is --host another machine?): choose another "
-                "--port or --host."
-            )
+            first = options.port or os.environ.get("GRADIO_SERVER_PORT", "7860")
+            parser.error(f"Nothing can listen on port {first} here, nor on the next ones: choose another --port.")
         finally:
             backend.close()
 

@@ -104,6 +104,7 @@ NO_TOKENIZER = "no tokenizer that can be loaded .*: choose another"
         (load_tokenizer, "tokenizer.json", "{}", NO_TOKENIZER),
         (load_tokenizer, "tokenizer.json", "[]", NO_TOKENIZER),
         (load_tokenizer, "tokenizer.json", "5", NO_TOKENIZER),
+        (load_tokenizer, "tokenizer_config.json", '{"model_max_length": []}', NO_TOKENIZER),
         (read_config, "config.json", "{", "broken model: its config.json is not JSON"),
         (read_config, "config.json", "[" * 100_000, "broken model: its config.json is not JSON"),
         (read_config, "config.json", None, "has no model: its config.json cannot be read"),

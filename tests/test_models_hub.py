@@ -3,6 +3,7 @@
 import json
 import shutil
 from contextlib import suppress
+from errno import EACCES, ENOSPC, EROFS
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -217,6 +218,16 @@ def test_the_real_library_without_a_hub_is_a_sentence(monkeypatch, offline):
             HuggingFaceHub().fetch(Repository("org/model", "0" * 40, {}), "config.json", print)
         else:
             HuggingFaceHub().look("org/model")
+
+
+@pytest.mark.parametrize("number", [EACCES, ENOSPC, EROFS])
+def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_network(monkeypatch, number):
+    def fail(*arguments, **options):
+        raise OSError(number, "as the system says")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    with pytest.raises(UserError, match=r"kept on this machine \(as the system says\): free .* HF_HOME"):
+        HuggingFaceHub().fetch(Repository("org/model", "0" * 40, {}), "config.json", print)
 
 
 @pytest.mark.parametrize(

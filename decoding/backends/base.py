@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -137,3 +139,16 @@ def check_token(token: str) -> str:
     if not re.fullmatch(r"[!-~]*", token):
         raise UserError("A token may contain only ASCII letters, digits and punctuation, no spaces: choose another.")
     return token
+
+
+def check_address(host: str, port: int) -> None:
+    """Raises UserError if nothing can listen at ``host``:``port``, or for port 0 at any port of ``host``."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        where = f"{host}:{port}" if port else host
+        raise UserError(f"Cannot listen on {where}: {why}. Choose another --port or --host.") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 import re
 import signal
 import socket
@@ -47,9 +46,12 @@ def serve(
     """Serve comparisons to front ends on other machines (python app.py --backend http://HOST:PORT)."""
     import uvicorn
 
+    from ..backends.base import check_address
     from ..backends.local import LocalBackend
     from ..backends.server import Limits, create_app
 
+    if not 0 < port < 65536:
+        raise UserError(f"The port must be a number from 1 to 65,535, not {port}.")
     check_address(host, port)
     check_guarded(host, token, insecure)
     if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1 or not max_minutes > 0:
@@ -71,7 +73,7 @@ def serve(
     backend = LocalBackend(max_waiting=max_waiting, grant=grant)
     app = create_app(backend, token, limits)
     backend.prepare()
-    err.print(Text(f"Serving on {url_of(host, port)}. {front_ends}"))
+    err.print(Text(f"Serving on {url_of(host, port)}. {front_ends}"), soft_wrap=True)
     if insecure and not token and not is_loopback(host):
         err.print("Anyone who reaches this port can run comparisons.")
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
@@ -98,7 +100,7 @@ def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: st
         for number in (signal.SIGINT, signal.SIGTERM):  # not before: Ray sets a handler that aborts the process
             signal.signal(number, lambda *_: ended.set())
         where = ray_serve.cluster_address()
-        err.print(Text(f"Serving on {url_of(host, port)}, on the Ray cluster at {where}. {front_ends}"))
+        err.print(Text(f"Serving on {url_of(host, port)}, on the Ray cluster at {where}. {front_ends}"), soft_wrap=True)
         ended.wait()
     finally:
         ray_serve.stop()
@@ -137,20 +139,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def check_address(host: str, port: int) -> None:
-    """Raises UserError if nothing can listen at ``host``:``port``."""
-    if not 0 < port < 65536:
-        raise UserError(f"The port must be a number from 1 to 65,535, not {port}.")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise UserError(f"Cannot listen on {host}:{port}: {why}. Choose another --port or --host.") from error
 
 
 def url_of(host: str, port: int) -> str:

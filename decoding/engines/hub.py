@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from errno import EACCES, EDQUOT, ENOSPC, EROFS
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..errors import UserError
 from .checks import weight_files
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+OF_THE_DISK = (EACCES, EDQUOT, ENOSPC, EROFS)
 Report = Callable[[str, float | None], None]
 
 
@@ -100,6 +102,11 @@ class HuggingFaceHub:
                 f"{name} is not on this machine and the Hub cannot be reached: check the network."
             ) from error
         except (errors.HTTPError, errors.HfHubHTTPError, OSError, RuntimeError) as error:
+            if isinstance(error, OSError) and error.errno in OF_THE_DISK:
+                raise UserError(
+                    f"{name} could not be kept on this machine ({error.strerror}): free some space, or set "
+                    "HF_HOME to a folder that can be written."
+                ) from error
             # HTTPError: the base class of errors of the HTTP library that the Hub's client uses; RuntimeError: of Xet
             raise UserError(
                 f"{name} could not be loaded from the Hub: {type(error).__name__}. Check the network and try again."

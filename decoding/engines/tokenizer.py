@@ -170,6 +170,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
     with readable(f"{folder.name} has no tokenizer that can be loaded", "choose another model"):
         hf_tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        hf_tokenizer.encode("a")  # some broken settings fail only here
     return Tokenizer(hf_tokenizer, _eos_ids(folder))
 
 
