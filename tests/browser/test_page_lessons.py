@@ -118,6 +118,12 @@ def test_an_open_lesson_speaks_of_the_run_that_is_chosen(there):
     assert page.locator(".sl-lesson-text h2").inner_text() == lesson_named("one-sl")["steps"][0]["title"]
 
 
+def test_a_run_without_a_picture_shows_that_it_has_none(there):
+    page = there("?lesson=a-draft-that-cannot-see")
+    page.get_by_label("Run", exact=True).select_option("first")
+    page.locator(".sl-stage", has_text="This run has no picture.").wait_for()
+
+
 def test_a_key_answers_no_question_whose_numbers_the_run_lacks(there):
     page = there("?lesson=tree&step=5")
     page.get_by_label("Run", exact=True).select_option("first")
