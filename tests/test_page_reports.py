@@ -186,13 +186,18 @@ def test_a_draft_that_is_called_like_a_lane_keeps_its_name():
 
 
 def test_figures_of_other_weights_say_so(tmp_path):
-    pair, setting = fake_pair(), make_evaluation().setting
-    assert not is_stale(setting, pair)  # there are no weights here, so nothing is known
+    pair, result = fake_pair(), make_drafts()
+    assert not is_stale(result, pair)  # there are no weights here, so nothing is known
     pair.target = str(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    assert is_stale(setting, pair)
-    setting.target_fingerprint = fingerprint(tmp_path)
-    assert not is_stale(setting, pair)
+    assert is_stale(result, pair)
+    result.setting.target_fingerprint = fingerprint(tmp_path)
+    assert not is_stale(result, pair)
+    other = result.drafts[-1]
+    pair.drafts[other.name] = str(tmp_path)
+    assert other.name != result.setting.draft and is_stale(result, pair)
+    other.fingerprint = fingerprint(tmp_path)
+    assert not is_stale(result, pair)
 
 
 def test_a_broken_shipped_file_is_a_sentence(tab):

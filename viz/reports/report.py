@@ -122,7 +122,7 @@ class Report(ABC):
         """The content for a shipped result, with what the other shipped files in ``folder`` add."""
         more = self.more(pair, folder)
         content = self.content("Shipped results", papers=self.second is not None)
-        if is_stale(self.result.setting, pair):
+        if is_stale(self.result, pair):
             content["stamp"] += f" · {STALE}"
         content["sections"][0]["sentences"] += self.beside(folder)
         content["sections"][-1:-1] = [asdict(one) for one in more]
@@ -183,7 +183,7 @@ class EvaluationReport(Report):
             self.second = load_result(path)
         except UserError as error:  # the other figures are sound
             return [Section(PAPERS, [str(error)], kind="folded")]
-        stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(self.second.setting, pair) else []
+        stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(self.second, pair) else []
         own = [
             replace(table, title=f"{PAPERS}: {table.title[0].lower()}{table.title[1:]}")
             for table in speedup_tables(self.second)
@@ -321,8 +321,11 @@ def stamp(setting: Setting) -> str:
     return " · ".join([pair, f"on {setting.machine.where}", *engine, setting.target_dtype, setting.created[:10]])
 
 
-def is_stale(setting: Setting, pair: PairDescription) -> bool:
-    """Whether the figures were measured with other weights than those installed; False if none are."""
-    places = (pair.target, setting.target_fingerprint), (pair.drafts.get(setting.draft, ""), setting.draft_fingerprint)
+def is_stale(result: EvaluationResult, pair: PairDescription) -> bool:
+    """Whether any figures were measured with other weights than those installed; False if none are."""
+    setting, drafts = result.setting, {draft.name: draft.fingerprint for draft in result.drafts}
+    drafts[setting.draft] = setting.draft_fingerprint
+    places = [(pair.target, setting.target_fingerprint)]
+    places += [(pair.drafts.get(name, ""), made_with) for name, made_with in drafts.items()]
     here = [(place, made_with) for place, made_with in places if place and Path(place, "config.json").is_file()]
     return any(fingerprint(place) != made_with for place, made_with in here)
