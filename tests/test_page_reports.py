@@ -337,5 +337,9 @@ def test_two_tabs_with_two_best_policies_say_so():
     there, here = (evaluation.value("speedup", policy) for policy in (best, "heuristic"))
     said = beside_policy(drafts, evaluation)
     assert f"{there:.2f}× over its 12 test prompts, where Heuristic gives {here:.2f}×; their intervals overlap." in said
+    evaluation.lanes["heuristic"], one.best_lane = "disco:0.6", "shallow/disco:0.6"  # as where a number is chosen
+    assert beside_policy(drafts, evaluation) == said.replace("Heuristic", "DISCO 0.6")
+    evaluation.lanes[best], one.best_lane = f"{best}:9", f"shallow/{best}:9"
+    assert beside_policy(drafts, evaluation) == ""
     one.best_lane = "shallow/disco"  # which the evaluation does not have
     assert beside_policy(drafts, evaluation) == ""

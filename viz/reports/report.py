@@ -250,8 +250,9 @@ def beside_policy(drafts: EvaluationResult, evaluation: EvaluationResult) -> str
     """That the two tabs have different policies first with the same draft; "" if they do not."""
     chosen = next((one.best_policy for one in drafts.drafts if one.name == evaluation.setting.draft), None)
     first = fastest(evaluation)
-    here = evaluation.find("speedup", chosen) if chosen else None
-    if first is None or here is None or first == chosen:
+    label = next((label for label, lane in evaluation.lanes.items() if chosen in (label, lane)), "")
+    here = evaluation.find("speedup", label)
+    if chosen is None or first is None or here is None or first == label:
         return ""
     there = evaluation.need("speedup", first)
     overlap = here.high is not None and there.low is not None and here.high >= there.low
