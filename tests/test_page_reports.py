@@ -175,7 +175,8 @@ def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path, tab):
 
 def test_a_number_that_an_evaluation_chose_is_in_the_name():
     rows = [[Cell("static-opt (static:3)"), Cell("1.5")], [Cell("disco (disco:0.6)"), Cell("1.6")]]
-    (table,) = with_names([Table("", "", ["policy", "speedup"], rows)])
+    (table,) = with_names([Table("", "", ["policy", "costtree"], rows)])
+    assert table.columns == ["policy", "Cost tree"]
     assert [row[0].text for row in table.rows] == ["static-opt (Static 3)", "DISCO 0.6"]
 
 

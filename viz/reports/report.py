@@ -297,6 +297,7 @@ def with_names(tables: Sequence[Table]) -> list[Table]:
     return [
         replace(
             table,
+            columns=[lane_name(title) for title in table.columns],
             rows=[
                 [one if title == "draft" else _named(one) for title, one in zip(table.columns, row)]
                 for row in table.rows
