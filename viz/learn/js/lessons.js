@@ -135,7 +135,7 @@ export class Lessons {
         { cls: "sd-button sl-main", title: `${lesson.title}: open` });
       return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sd-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
-    const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Each lesson shows it on a real run and ends with questions."),
+    const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Each lesson shows it on a real run and asks questions."),
       el("div", "sl-cards", ...cards), ...(this.learn.index.faults || []).map((fault) => el("p", "sl-fault", fault)));
     if (this.learn.exported) return box;
     const open = opener("Open a lesson file…", LESSON_FILE, (name, read) => this.openFile(read));
