@@ -180,10 +180,16 @@ def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path, tab):
 
 
 def test_tables_call_lanes_by_their_names_with_a_number_that_was_chosen_and_drafts_by_their_own():
-    policies = Table("", "", ["policy"], [[Cell("static-opt (static:3)")], [Cell("disco (disco:0.6)")]])
+    rows = [[Cell("static-opt (static:3)"), Cell("1.5")], [Cell("disco (disco:0.6)"), Cell("1.6")]]
+    policies = Table("", "", ["policy", "costtree"], rows)
     drafts = Table("", "", ["draft", "best policy"], [[Cell("early-exit"), Cell("early-exit/static:2")]])
-    shown = [[[one.text for one in row] for row in table.rows] for table in with_names([policies, drafts])]
-    assert shown == [[["static-opt (Static 3)"], ["DISCO 0.6"]], [["early-exit", "Static 2 · early-exit"]]]
+    tables = with_names([policies, drafts])
+    assert [table.columns for table in tables] == [["policy", "Cost tree"], ["draft", "best policy"]]
+    shown = [[[one.text for one in row] for row in table.rows] for table in tables]
+    assert shown == [
+        [["static-opt (Static 3)", "1.5"], ["DISCO 0.6", "1.6"]],
+        [["early-exit", "Static 2 · early-exit"]],
+    ]
 
 
 @pytest.mark.parametrize("make", [make_evaluation, make_drafts])
@@ -348,5 +354,9 @@ def test_two_tabs_with_two_best_policies_say_so():
     there, here = (evaluation.value("speedup", policy) for policy in (best, "heuristic"))
     said = beside_policy(drafts, evaluation)
     assert f"{there:.2f}× over its 12 test prompts, where Heuristic gives {here:.2f}×; their intervals overlap." in said
+    evaluation.lanes["heuristic"], one.best_lane = "disco:0.6", "shallow/disco:0.6"  # as where a number is chosen
+    assert beside_policy(drafts, evaluation) == said.replace("Heuristic", "DISCO 0.6")
+    evaluation.lanes[best], one.best_lane = f"{best}:9", f"shallow/{best}:9"
+    assert beside_policy(drafts, evaluation) == ""
     one.best_lane = "shallow/disco"  # which the evaluation does not have
     assert beside_policy(drafts, evaluation) == ""

@@ -287,6 +287,22 @@ def test_the_facts_of_a_run_are_those_that_python_finds(there):
     assert {name: facts[name] for name in numbers} == pytest.approx(numbers, rel=2e-3)  # the page's are rounded
 
 
+def test_a_draft_whose_guesses_are_made_at_once_costs_in_a_lesson_what_it_costs_in_what_if(there):
+    page, run = there("?lesson=what-the-draft-may-read&step=6"), RecordedBackend(OF_LESSONS).load("lesson-states")
+    wait_until(page, f"{LEARN}.model?.id === {json.dumps(run.id)}")
+    facts = page.evaluate(
+        f"""() => {{
+          // as if it were the run's first
+          Object.defineProperty({LEARN}.model, 'draft', {{ value: 'heads', configurable: true }});
+          {LEARN}.facts = null;
+          return {LEARN}.known;
+        }}"""
+    )
+    assert facts["draft"] == "heads"
+    assert facts["c"] == pytest.approx(run_costs(run).first_step["heads"], rel=2e-3)
+    page.evaluate(f"() => {{ delete {LEARN}.model.draft; {LEARN}.facts = null; }}")
+
+
 def play(page, *moves: str) -> None:
     for move in moves:
         page.keyboard.press({"guess": "ArrowRight", "check": "ArrowDown"}[move])

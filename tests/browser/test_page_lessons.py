@@ -118,6 +118,12 @@ def test_an_open_lesson_speaks_of_the_run_that_is_chosen(there):
     assert page.locator(".sl-lesson-text h2").inner_text() == lesson_named("one-sl")["steps"][0]["title"]
 
 
+def test_a_run_without_a_picture_shows_that_it_has_none(there):
+    page = there("?lesson=a-draft-that-cannot-see")
+    page.get_by_label("Run", exact=True).select_option("first")
+    page.locator(".sl-stage", has_text="This run has no picture.").wait_for()
+
+
 def test_a_key_answers_no_question_whose_numbers_the_run_lacks(there):
     page = there("?lesson=tree&step=5")
     page.get_by_label("Run", exact=True).select_option("first")
@@ -173,53 +179,6 @@ def test_a_lesson_file_is_opened_from_disk_and_a_hostile_one_refused(there):
     page.wait_for_selector(".sl-lesson")
     assert "<img" in page.locator(".sl-lesson .sl-where").first.inner_text()
     assert page.evaluate("window.hacked") is None
-
-
-def test_a_presenter_needs_keys_only_and_answers_wait(there):
-    page = there("?lesson=ten-steps&step=4")
-    page.evaluate("document.activeElement.blur()")
-    page.keyboard.press("p")
-    page.wait_for_selector(".sl-presenting")
-    assert page.locator(".sl-answer").count() == 0
-    page.keyboard.press("a")
-    assert page.locator(".sl-answer").count() == 4
-    assert not page.locator(".sl-runs").is_visible()
-    title = page.locator(".sl-lesson-text h2").inner_text()
-    for _ in range(40):
-        page.keyboard.press("ArrowRight")
-        if page.locator(".sl-lesson-text h2").inner_text() != title:
-            break
-    assert page.locator(".sl-lesson-text h2").inner_text() == "When all guesses hold: the bonus"
-    page.set_viewport_size({"width": 640, "height": 360})
-    wait_until(page, "document.querySelector('.sl-presenting').scrollHeight > innerHeight")
-    page.keyboard.press("End")
-    wait_until(page, "document.querySelector('.sl-presenting').scrollTop > 0")
-    page.set_viewport_size({"width": 1280, "height": 800})
-    while not page.locator(".sl-end").count():
-        page.keyboard.press("PageDown")
-    last = lesson_named("ten-steps")["steps"][-1]["title"]
-    page.keyboard.press("ArrowLeft")
-    wait_until(page, f"document.querySelector('.sl-lesson-text h2')?.textContent === {json.dumps(last)}")
-    page.keyboard.press("Escape")
-    assert page.locator(".sl-presenting").count() == 0
-
-
-def test_keys_make_the_bet_for_which_the_steps_wait_and_lead_to_the_next_iteration(there):
-    page = there("?lesson=ten-steps&step=2")
-    page.evaluate("document.activeElement.blur()")
-    page.keyboard.press("p")
-    page.wait_for_selector(".sl-presenting .sl-bet")
-    for key in ("ArrowRight", "9"):  # of five guesses, nine cannot hold
-        page.keyboard.press(key)
-        assert page.locator(".sl-bet [aria-pressed=true]").count() == 0
-    page.keyboard.press("2")
-    assert page.locator(".sl-bet [aria-pressed=true]").inner_text() == "2"
-    page.keyboard.press("ArrowRight")
-    assert page.locator(".sl-bet").count() == 0
-    at = page.evaluate(f"{LEARN}.places.steps.at.iteration")
-    page.keyboard.press("n")
-    assert page.locator(".sl-caption .sl-where").inner_text().startswith(f"Iteration {at + 2} ")
-    page.keyboard.press("Escape")
 
 
 def handout(page) -> None:

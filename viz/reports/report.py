@@ -254,8 +254,9 @@ def beside_policy(drafts: EvaluationResult, evaluation: EvaluationResult) -> str
     """That the two tabs have different policies first with the same draft; "" if they do not."""
     chosen = next((one.best_policy for one in drafts.drafts if one.name == evaluation.setting.draft), None)
     first = fastest(evaluation)
-    here = evaluation.find("speedup", chosen) if chosen else None
-    if first is None or here is None or first == chosen:
+    label = next((label for label, lane in evaluation.lanes.items() if chosen in (label, lane)), "")
+    here = evaluation.find("speedup", label)
+    if chosen is None or first is None or here is None or first == label:
         return ""
     there = evaluation.need("speedup", first)
     overlap = here.high is not None and there.low is not None and here.high >= there.low
@@ -300,6 +301,7 @@ def with_names(tables: Sequence[Table]) -> list[Table]:
     return [
         replace(
             table,
+            columns=[lane_name(title) for title in table.columns],
             rows=[
                 [one if title == "draft" else _named(one) for title, one in zip(table.columns, row)]
                 for row in table.rows

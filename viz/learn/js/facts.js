@@ -5,7 +5,7 @@
  */
 
 import { fixed, nearest, small, times, visible } from "../../core/js/format.js";
-import { breakEven, checkCost, withCosts } from "../../core/js/replay.js";
+import { breakEven, checkCost, guessCost, withCosts } from "../../core/js/replay.js";
 
 const whole = (x) => String(nearest(x)), share = (x) => `${nearest(x)}%`;
 
@@ -14,7 +14,7 @@ export const FACTS = {
   tokens: ["tokens of the text", whole], plain_passes: ["passes of plain decoding", whole], rule: ["acceptance rule"], draft: ["name of the draft"],
   fast_name: ["fastest lane (the oracle excluded)"], fast_speedup: ["its speedup", times], fast_passes: ["its passes of the target", whole],
   slow_name: ["slowest lane"], slow_speedup: ["its speedup", times], oracle_speedup: ["speedup of the oracle", times],
-  c: ["cost of a guess", small], check2: ["cost of checking 2 tokens"], check6: ["cost of checking 6 tokens"], check9: ["cost of checking 9 tokens"],
+  c: ["cost of a guess, or of all guesses of an iteration where they are made at once", small], check2: ["cost of checking 2 tokens"], check6: ["cost of checking 6 tokens"], check9: ["cost of checking 9 tokens"],
   match: ["match rate: share of positions at which the draft's guess is the target's token, percent", share],
   best_sl: ["best static SL, simulated", whole], best_speedup: ["its speedup", times],
   one_speedup: ["speedup of SL 1, simulated", times], long_speedup: ["speedup of SL 20, simulated", times],
@@ -46,7 +46,7 @@ export function factsOf(model) {
   if (!model) return facts;
   const draft = model.draft, replay = model.replay();
   Object.assign(facts, { tokens: model.nTokens, plain_passes: model.nTokens, rule: ruleOf(model), draft, temperature: model.temperature,
-    c: draft ? model.costs.c[draft] : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9) });
+    c: draft ? guessCost(model.costs, draft) : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9) });
   laneFacts(model, facts);
   if (replay) chainFacts(model, facts, draft);
   Object.assign(facts, model.lanes.flatMap((lane) => lane.iterations).map(keptByChance).find(Boolean));
@@ -80,7 +80,7 @@ function chainFacts(model, facts, draft) {
     wrong_speedup: wrong.speedup.median, wrong_passes: wrong.iterations.length });
   const other = model.otherDraft();
   if (other) {
-    Object.assign(facts, { draft2: other, match_draft2: 100 * model.matchRate(other), c_draft2: model.costs.c[other],
+    Object.assign(facts, { draft2: other, match_draft2: 100 * model.matchRate(other), c_draft2: guessCost(model.costs, other),
       best_speedup_draft2: model.bestStatic(model.costs, other).speedup });
   }
 }

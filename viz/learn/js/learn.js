@@ -17,7 +17,8 @@ import { Steps } from "./steps.js";
 import { WhatIf } from "./whatif.js";
 
 const PLACES = [["lessons", "Lessons"], ["steps", "Step by step"], ["play", "Be the policy"], ["whatif", "What if"], ["words", "Words"]];
-const OF_A_RUN = ["steps", "play", "whatif"], PRESENTING = "→ or space: next · ←: back · a: the answers · Esc: exit";
+const OF_A_RUN = ["steps", "play", "whatif"];
+const KEYS = { lessons: "→ or space: next · ←: back · a: the answers · ", steps: "→ or space: next · ←: back · " }; // of presenter mode
 
 export class Learn {
   constructor(root, { server = null, index = { recordings: [], lessons: [] }, payloads = {}, exported = false } = {}) {
@@ -47,7 +48,8 @@ export class Learn {
     this.nav.addEventListener("keydown", (event) => this.alongTabs(event));
     this.present = button("Presenter mode", () => this.setPresenting(true), { title: "Large type, operated by keys" });
     this.onwards = el("span", "sl-group", button("← Back", () => this.onward(-1)), button("Next →", () => this.onward(1), { cls: "sd-button sl-main" }));
-    this.stand = el("div", "sl-stand", this.onwards, el("span", "sl-keys", PRESENTING), button("Exit presenter mode", () => this.setPresenting(false)));
+    this.keys = el("span", "sl-keys");
+    this.stand = el("div", "sl-stand", this.onwards, this.keys, button("Exit presenter mode", () => this.setPresenting(false)));
     const tools = el("span", "sl-group sl-tools", this.exported ? null : button("Copy link", () => this.copyLink()), this.present);
     this.body = aria(el("div", "sl-body"), { role: "tabpanel" });
     this.body.id = "sl-body";
@@ -172,7 +174,8 @@ export class Learn {
     const room = this.places[place];
     if (["play", "whatif"].includes(place) && this.model && room.model !== this.model) room.open(this.model);
     if (["lessons", "steps"].includes(place)) room.refresh(); // both show the same steps
-    this.onwards.hidden = !["lessons", "steps"].includes(place);
+    this.onwards.hidden = !KEYS[place];
+    this.keys.textContent = `${KEYS[place] ?? ""}Esc: exit`;
     this.body.replaceChildren(OF_A_RUN.includes(place) && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
   }
 

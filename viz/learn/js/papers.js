@@ -57,7 +57,7 @@ export function figureOf(show, model) {
   if (show.view === "calculator") return new Calculator(show).node;
   if (model && show.view === "checks") return checksChart(model);
   if (model && show.view === "lanes") return lanesChart(model);
-  if (model && show.view === "picture") return el("figure", "sd-picture", ...pictureFigure(model));
+  if (model && show.view === "picture") return model.picture ? el("figure", "sd-picture", ...pictureFigure(model)) : el("p", "sl-empty", "This run has no picture.");
   return null;
 }
 

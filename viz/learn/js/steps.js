@@ -92,9 +92,10 @@ export class Steps {
   }
 
   key(event) {
+    const key = event.key === " " && this.learn.presenting ? "ArrowRight" : event.key;
     const act = { ArrowRight: () => this.move(1), ArrowLeft: () => this.move(-1), n: () => this.goTo({ iteration: this.at.iteration + 1 }),
-      b: () => this.goTo({ iteration: this.at.iteration - 1 }) }[event.key]
-      ?? (/^\d$/.test(event.key) && this.asks && event.key <= this.it.deepest && (() => this.say(Number(event.key))));
+      b: () => this.goTo({ iteration: this.at.iteration - 1 }) }[key]
+      ?? (/^\d$/.test(key) && this.asks && key <= this.it.deepest && (() => this.say(Number(key))));
     if (act) act();
     return Boolean(act);
   }
