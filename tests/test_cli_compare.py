@@ -310,6 +310,10 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("compare --prompt x --out /proc/run.json", "Cannot write into /proc"),
         ("compare --prompt x --out /no/run.json", "no folder"),
         ("compare --again FOLDER/run.json --prompt x", "either --again FILE or a prompt"),
+        (
+            "compare --again FOLDER/run.json --max-new-tokens 5 --no-chat",
+            "With --again, --max-new-tokens, --chat ",
+        ),
         ("compare --nonsense", "No such option"),
         ("evaluate --suite poems", "There is no prompt suite"),
         ("evaluate --lanes static:0", "autoregressive"),
@@ -318,6 +322,10 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("evaluate --drafts some", "Drafts can be"),
         ("evaluate --drafts all --lanes static:5", "leave --draft and --lanes out"),
         ("evaluate --drafts all --draft nope", "leave --draft and --lanes out"),
+        (
+            "evaluate --result FOLDER/run.json --suite all --lanes oracle",
+            "With --result, --lanes, --suite would",
+        ),
         ("evaluate --minutes -2", "Minutes must be"),
         ("fit --pair nothing-like-it", "There is no pair nothing-like-it"),
         ("fit --target somewhere", "Name the draft's folder as well"),

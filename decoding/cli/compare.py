@@ -30,12 +30,14 @@ from .console import (
     err,
     make_folder,
     progress_bar,
+    refuse_beside,
     with_settings,
 )
 
 
 @with_settings
 def compare(
+    context: typer.Context,
     prompt_file: Annotated[Path | None, typer.Option(help="A file with the text to continue; - is stdin.")] = None,
     image: Annotated[
         Path | None, typer.Option(help="A PNG, JPEG or WebP file, for a target that reads photographs.")
@@ -46,7 +48,7 @@ def compare(
     again: Annotated[
         Path | None,
         typer.Option(
-            help="Repeat this run file with its settings, number formats and cost curves. Other settings are ignored, "
+            help="Repeat this run file with its settings, number formats and cost curves. There is no other setting, "
             "except --image for a photograph that the file does not contain."
         ),
     ] = None,
@@ -66,6 +68,7 @@ def compare(
     elif settings["prompt"] or prompt_file is not None:
         raise UserError("The run file has a prompt: give either --again FILE or a prompt.")
     else:
+        refuse_beside(context, "--again", "--image", "--hold-image")
         request, jobs = _repeated(load_run(again), image)
     if out_file is not None:
         _check_writable(out_file)

@@ -49,6 +49,17 @@ def make_folder(folder: Path) -> None:
         TemporaryFile(dir=folder).close()
 
 
+def refuse_beside(context: typer.Context, deciding: str, *useful: str) -> None:
+    """Raises UserError if the command has options that change nothing beside ``deciding``: any but the ``useful``."""
+    written = (
+        one.opts[0]
+        for one in context.command.params
+        if one.name and getattr(context.get_parameter_source(one.name), "name", "") == "COMMANDLINE"
+    )
+    if idle := [option for option in written if option not in (deciding, *useful, "--out", "--json")]:
+        raise UserError(f"With {deciding}, {', '.join(idle)} would change nothing: leave one or the other out.")
+
+
 def as_text(text: str, style: str = "") -> Text:
     """``text`` from anywhere, for the terminal: :func:`visible`, and nothing in it is rich's markup."""
     return Text(visible(text), style)

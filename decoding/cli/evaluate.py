@@ -32,6 +32,7 @@ from .console import (
     out,
     print_json,
     progress_bar,
+    refuse_beside,
     with_evaluation_options,
 )
 from .serve import need_ray
@@ -39,6 +40,7 @@ from .serve import need_ray
 
 @with_evaluation_options
 def evaluate(
+    context: typer.Context,
     lanes: Annotated[
         str,
         typer.Option(
@@ -66,6 +68,8 @@ def evaluate(
     **options: Any,
 ) -> None:
     """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""
+    if result_file is not None:
+        refuse_beside(context, "--result", "--ship")
     if out_folder is not None:
         make_folder(out_folder)
     if ship:
