@@ -238,9 +238,9 @@ NO_PAIR = "mine/pair.json does not describe a pair"
         ("[]", "mine/pair.json does not contain a JSON object"),
         ('{"target": "t"}', f"{NO_PAIR}: at drafts: Field required"),
         ({"drafts": []}, NO_PAIR),
-        ({"drafts": {"a": {"kind": "feature"}}}, NO_PAIR),
-        ({"drafts": {"a": {"folder": "a", "layers": ["2"]}}}, NO_PAIR),
-        ({"drafts": {"a": {"folder": "a", "kind": 3}}}, NO_PAIR),
+        ({"drafts": {"a": {"kind": "feature"}}}, f"{NO_PAIR}: at drafts, a, folder: Field required"),
+        ({"drafts": {"a": {"folder": "a", "layers": ["2"]}}}, f"{NO_PAIR}: at drafts, a, layers, no. 1: Input"),
+        ({"drafts": {"a": {"folder": "a", "kind": 3}}}, f"{NO_PAIR}: at drafts, a, kind: Input"),
         ({"default_draft": "two"}, "two is not among its drafts"),
         ({"draft_weights": {"two": "int8"}}, f"{NO_PAIR}: two is not among"),
         ({"draft_weights": {"a": "int2"}}, f"{NO_PAIR}: at draft_weights"),
@@ -248,6 +248,10 @@ NO_PAIR = "mine/pair.json does not describe a pair"
         ({"draft_weights": ["a"]}, f"{NO_PAIR}: at draft_weights"),
         ({"draft_weights": True}, f"{NO_PAIR}: at draft_weights"),
         ({"name": "../x"}, f"{NO_PAIR}: at name"),
+        ({"chatt": True}, f"{NO_PAIR}: at chatt: Extra"),
+        ({"drafts": {"a": {"folder": "a", "sess": True}}}, f"{NO_PAIR}: at drafts, a, sess: Extra"),
+        ({"drafts": {"a": {"folder": "a", "layers": [2]}}}, "a has layers of the target to read, and no kind"),
+        ({"drafts": {"a": "a", "x,y": "b"}}, "'x,y' cannot be the name of a draft"),
         ({"drafts": {"a": "a", "ngram": "b"}}, "ngram is the name of a draft that every pair has"),
     ],
 )
@@ -279,6 +283,19 @@ def test_a_broken_description_costs_its_own_pair_alone(models):
     with pytest.raises(UserError, match="The pair broken cannot be loaded: Cannot read"):
         pairs.find_pair("broken")
     assert pairs.is_asked(None, "small") and not pairs.is_asked(None, "broken")
+
+
+def test_a_draft_s_folder_of_any_name_makes_one_that_lanes_can_name(tmp_path, monkeypatch):
+    (tmp_path / "my pair").mkdir()
+    monkeypatch.chdir(tmp_path / "my pair")
+    assert [pairs.name_pair("t", draft).default_draft for draft in ("a/b", "../my draft", ".", "..", "é")] == [
+        "b",
+        "my_draft",
+        "my_pair",
+        "draft",
+        "draft",
+    ]
+    assert pairs.name_pair(".", "a").name == "my pair + a"
 
 
 def test_where_no_pair_is_installed(models):
