@@ -143,6 +143,11 @@ def load_pair(
         return draft
 
     tokenizer = load_tokenizer(first.folder)
+    if described.chat and described.kind == "embedded" and not tokenizer.has_chat_template:
+        raise UserError(
+            f'The pair.json of {described.name} says "chat": true, and its target has no chat template: leave that '
+            "out, or give the tokenizer a template."
+        )
     config = read_config(first.folder)
     formats = target_formats(dtype, device, stored_dtype(config))
     report(f"Loading {first.name}", None)
