@@ -85,6 +85,10 @@ def test_other_targets_draft_is_refused(target: Path, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"num_hidden_layers": 1', '"num_hidden_layers": 2'))
     with pytest.raises(UserError, match="lacks weights"):
         materialise(tmp_path / "draft", target, tmp_path / "whole")
+    wider = file.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1')
+    file.write_text(wider.replace('"vocab_size": 64', '"vocab_size": 65'))
+    with pytest.raises(UserError, match="was not made for this target: choose one of the same pair .size mismatch"):
+        materialise(tmp_path / "draft", target, tmp_path / "whole")
     assert not (tmp_path / "whole").exists()
 
 
