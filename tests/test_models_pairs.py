@@ -177,9 +177,13 @@ def test_embedded_drafts_run_as_their_pair_says_unless_a_dtype_is_asked_for(fold
     assert (pair.draft("a").info.dtype, pair.draft("b").info.dtype) == ("int8", "float32")
     assert pair.draft("a").info.source == "mini/small"
     assert load_pair("mini", device="cpu", dtype="bfloat16").draft("a").info.dtype == "bfloat16"
-    described.draft_kinds = {"b": pairs.DraftKind("eagle-9")}
-    with pytest.raises(UserError, match="The draft b is of the kind eagle-9, which this version cannot load"):
-        load_pair("mini", device="cpu").draft("b")
+    for kind, layers, why in (
+        ("eagle-9", (), "is of the kind eagle-9, which"),
+        ("feature", (99,), "reads layer 99"),
+    ):
+        described.draft_kinds = {"b": pairs.DraftKind(kind, layers)}
+        with pytest.raises(UserError, match=f"The draft b {why}"):
+            load_pair("mini", device="cpu").draft("b")
     described.chat = True
     with pytest.raises(UserError, match='The pair.json of mini says "chat": true, and its target has no chat template'):
         load_pair("mini", device="cpu")
