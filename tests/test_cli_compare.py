@@ -161,6 +161,7 @@ def test_the_last_pair_stays_loaded(tiny_pair):
 def test_serve_refuses_a_taken_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "Cannot listen" in command("serve", "--port", str(taken.getsockname()[1])).err
+    assert "Errno" not in command("serve", "--host", "a..b", "--insecure").err
 
 
 @pytest.fixture

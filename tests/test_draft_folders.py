@@ -104,6 +104,11 @@ DAMAGED = "could not be made whole .*: fetch it again"
         ("draft.json", lambda own: b"{}", DAMAGED),
         ("config.json", lambda own: b'{"hidden_size": "wide"}', DAMAGED),
         ("config.json", lambda own: own.replace(b'hidden_layers": 1', b'hidden_layers": 2'), "lacks weights"),
+        (
+            "config.json",
+            lambda own: own.replace(b'"vocab_size": 64', b'"vocab_size": 65'),
+            "was not made for this target: choose one of the same pair .size mismatch",
+        ),
     ],
 )
 def test_a_damaged_draft_and_one_of_another_target_are_refused(

@@ -131,7 +131,10 @@ def test_chains_that_cannot_be_used_are_named(folder):
     for content, words in (
         (whole.replace(SCHEMA.encode(), b"speculoscope.validation/9"), "of another version"),
         (whole[:-9], "are damaged"),
-        (whole.replace(b'"p":[', b'"p":[0.5,', 1), "lists have different lengths"),
+        (
+            whole.replace(b'"p":[', b'"p":[0.5,', 1),
+            "chains of the draft toy are damaged .In chain toy the lists have different lengths.:",
+        ),
         (b" " * (MAX_BYTES + 1), "are too large"),
     ):
         (folder / FILE).write_bytes(lzma.compress(content, preset=0))

@@ -135,10 +135,13 @@ def test_what_cannot_be_fitted_is_reported(pair, prompts, draft, prompt, options
         fit(pair, [draft], options)
 
 
-def test_a_draft_that_is_always_right_has_nothing_to_learn(places, prompts):
-    alike = load_pair(target=places[0], draft=places[0], dtype="float32", threads=1)
-    with pytest.raises(UserError, match="always right or always wrong on these texts"):
-        fit(alike, [alike.default_draft], OPTIONS)
+def test_texts_from_which_nothing_can_be_learnt_are_reported(places, prompts, monkeypatch):
+    itself = load_pair(target=places[0], draft=places[0], dtype="float32", threads=1)
+    with pytest.raises(UserError, match="always right or always wrong on these texts: there is nothing to learn"):
+        fit(itself, [itself.default_draft], OPTIONS)
+    monkeypatch.setattr(data_module, "greedy_texts", lambda pair, draft, prompts, *rest: [[1]] * len(prompts))
+    with pytest.raises(UserError, match="ends every train text immediately: there is nothing to fit on"):
+        fit(itself, [itself.default_draft], OPTIONS)
 
 
 def test_a_calibration_that_does_not_converge_is_reported(monkeypatch):

@@ -177,6 +177,16 @@ def test_embedded_drafts_run_as_their_pair_says_unless_a_dtype_is_asked_for(fold
     assert (pair.draft("a").info.dtype, pair.draft("b").info.dtype) == ("int8", "float32")
     assert pair.draft("a").info.source == "mini/small"
     assert load_pair("mini", device="cpu", dtype="bfloat16").draft("a").info.dtype == "bfloat16"
+    for kind, layers, why in (
+        ("eagle-9", (), "is of the kind eagle-9, which"),
+        ("feature", (99,), "reads layer 99"),
+    ):
+        described.draft_kinds = {"b": pairs.DraftKind(kind, layers)}
+        with pytest.raises(UserError, match=f"The draft b {why}"):
+            load_pair("mini", device="cpu").draft("b")
+    described.chat = True
+    with pytest.raises(UserError, match='The pair.json of mini says "chat": true, and its target has no chat template'):
+        load_pair("mini", device="cpu")
 
 
 def test_the_small_pairs_cards_belong_to_the_shipped_weights():
@@ -239,9 +249,9 @@ NO_PAIR = "mine/pair.json does not describe a pair"
         ("[]", "mine/pair.json does not contain a JSON object"),
         ('{"target": "t"}', f"{NO_PAIR}: at drafts: Field required"),
         ({"drafts": []}, NO_PAIR),
-        ({"drafts": {"a": {"kind": "feature"}}}, NO_PAIR),
-        ({"drafts": {"a": {"folder": "a", "layers": ["2"]}}}, NO_PAIR),
-        ({"drafts": {"a": {"folder": "a", "kind": 3}}}, NO_PAIR),
+        ({"drafts": {"a": {"kind": "feature"}}}, f"{NO_PAIR}: at drafts, a, folder: Field required"),
+        ({"drafts": {"a": {"folder": "a", "layers": ["2"]}}}, f"{NO_PAIR}: at drafts, a, layers, no. 1: Input"),
+        ({"drafts": {"a": {"folder": "a", "kind": 3}}}, f"{NO_PAIR}: at drafts, a, kind: Input"),
         ({"default_draft": "two"}, "two is not among its drafts"),
         ({"draft_weights": {"two": "int8"}}, f"{NO_PAIR}: two is not among"),
         ({"draft_weights": {"a": "int2"}}, f"{NO_PAIR}: at draft_weights"),
@@ -249,6 +259,10 @@ NO_PAIR = "mine/pair.json does not describe a pair"
         ({"draft_weights": ["a"]}, f"{NO_PAIR}: at draft_weights"),
         ({"draft_weights": True}, f"{NO_PAIR}: at draft_weights"),
         ({"name": "../x"}, f"{NO_PAIR}: at name"),
+        ({"chatt": True}, f"{NO_PAIR}: at chatt: Extra"),
+        ({"drafts": {"a": {"folder": "a", "sess": True}}}, f"{NO_PAIR}: at drafts, a, sess: Extra"),
+        ({"drafts": {"a": {"folder": "a", "layers": [2]}}}, "a has layers of the target to read, and no kind"),
+        ({"drafts": {"a": "a", "x,y": "b"}}, "'x,y' cannot be the name of a draft"),
         ({"drafts": {"a": "a", "ngram": "b"}}, "ngram is the name of a draft that every pair has"),
     ],
 )
@@ -280,6 +294,19 @@ def test_a_broken_description_costs_its_own_pair_alone(models):
     with pytest.raises(UserError, match="The pair broken cannot be loaded: Cannot read"):
         pairs.find_pair("broken")
     assert pairs.is_asked(None, "small") and not pairs.is_asked(None, "broken")
+
+
+def test_a_draft_s_folder_of_any_name_makes_one_that_lanes_can_name(tmp_path, monkeypatch):
+    (tmp_path / "my pair").mkdir()
+    monkeypatch.chdir(tmp_path / "my pair")
+    assert [pairs.name_pair("t", draft).default_draft for draft in ("a/b", "../my draft", ".", "..", "é")] == [
+        "b",
+        "my_draft",
+        "my_pair",
+        "draft",
+        "draft",
+    ]
+    assert pairs.name_pair(".", "a").name == "my pair + a"
 
 
 def test_where_no_pair_is_installed(models):

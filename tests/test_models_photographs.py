@@ -100,6 +100,7 @@ def test_what_is_no_photograph_is_refused(pair, picture):
         ({"picture": "🐱🐶"}, "reads photographs"),
         ({"picture": "data:text/html;base64,PGI+"}, "not a picture"),
         ({"picture": "data:image/png;base64,AAAA"}, "not a picture"),
+        ({"picture": "data:image/png;base64,AAAAA"}, "not a picture"),
         ({"picture": picture, "system": "Be kind."}, "system message"),
     ):
         with pytest.raises(UserError, match=words):

@@ -96,6 +96,16 @@ def test_a_fault_in_one_s_own_suite_is_a_sentence(tmp_path, monkeypatch, content
         load_suite("mine", "validation")
 
 
+@pytest.mark.parametrize("name", ["all", "papers", "gsm8k", "a,b", " a"])
+def test_a_suite_whose_name_means_others_is_refused_and_listed_as_a_fault(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(prompts, "FOLDER", tmp_path)
+    (tmp_path / f"{name}.jsonl").write_text('{"prompt": "a"}')
+    with pytest.raises(UserError, match=f"Rename {name}.jsonl"):
+        suite_names(name)
+    listed = command("suites")
+    assert listed.status == 2 and f"The suite {name!r} cannot be reached" in listed.err
+
+
 def test_a_bad_suite_does_not_hide_the_others_in_the_list(tmp_path, monkeypatch):
     monkeypatch.setattr(prompts, "FOLDER", tmp_path)
     (tmp_path / "bad.jsonl").write_text("[]")

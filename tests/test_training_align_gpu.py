@@ -92,7 +92,8 @@ def test_without_a_gpu_and_without_an_end_nothing_is_trained(tiny_places, monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="needs a GPU"):
         align("together", "feature", "--tokens", "1000")
-    with pytest.raises(UserError, match="--minutes or --tokens"):
-        align("together", "feature")
+    for words in ([], ["--minutes", "1", "--tokens", "1000"]):
+        with pytest.raises(UserError, match="either --minutes or --tokens"):
+            align("feature", "feature", *words)
     with pytest.raises(SystemExit):
         align("together", "feature", "--minutes", "-1")

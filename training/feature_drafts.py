@@ -272,8 +272,8 @@ def train(names: Sequence[str], minutes: float, tokens: int | None, on_gpu: bool
     unknown = [name for name in names if name not in RECIPES]
     if unknown:
         raise UserError(f"There is no draft {unknown[0]!r} that reads states. There are: {', '.join(RECIPES)}.")
-    if not (minutes or tokens):
-        raise UserError("Say how long to train: give --minutes or --tokens.")
+    if bool(minutes) == bool(tokens):
+        raise UserError("Say how long to train: give either --minutes or --tokens.")
     teacher = Teacher(model(), TEXTS, gpu() if on_gpu else None)
     TogetherRun(names, teacher).train(minutes or inf, tokens)
 

@@ -117,7 +117,10 @@ def read_validation(
     current = [name for name, digest in found.heads.items() if weights_digest(folder, name) == digest]
     for one in found.texts:
         one.chain.draft = draft
-        check_chain(one.chain)
+        try:
+            check_chain(one.chain)
+        except UserError as error:
+            raise UserError(f"{these} are damaged ({str(error).removesuffix('.')}): {AGAIN}.") from error
         for guesses in (one.chain.along, *one.chain.lists()):
             guesses.scores = {name: column for name, column in guesses.scores.items() if name in current}
     return found.texts

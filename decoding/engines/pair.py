@@ -130,6 +130,11 @@ def load_pair(
             raise UserError(
                 f"The draft {which} is of the kind {kind.kind}, which this version cannot load: choose another draft."
             )
+        if (deepest := max(kind.layers, default=0)) > model.info.layers:
+            raise UserError(
+                f"The draft {which} reads layer {deepest} of a target that has {model.info.layers}: correct its layers "
+                "in pair.json."
+            )
         place = sources.fetch(described.drafts[which])
         stored, rounded_to = stored_dtype(read_config(place.folder)), described.weights_of(which)
         formats = draft_formats(dtype, draft_dtype, rounded_to, device, stored)
@@ -143,6 +148,11 @@ def load_pair(
         return draft
 
     tokenizer = load_tokenizer(first.folder)
+    if described.chat and described.kind == "embedded" and not tokenizer.has_chat_template:
+        raise UserError(
+            f'The pair.json of {described.name} says "chat": true, and its target has no chat template: leave that '
+            "out, or give the tokenizer a template."
+        )
     config = read_config(first.folder)
     formats = target_formats(dtype, device, stored_dtype(config))
     report(f"Loading {first.name}", None)

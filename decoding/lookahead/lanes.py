@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 
 from ..errors import UserError
+from ..records.pairs import DRAFT_NAME
 from .spec import PolicySpec, all_specs
 
 MAX_EXPANDED = 400
 STAND_IN = "confidence:0.4"  # replaces a learned lane if nothing was fitted
 
-_DRAFT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:/({_NUMBER}))?")
 
@@ -69,7 +69,7 @@ def parse_lane(text: str) -> Lane:
     draft, slash, policy = head.rpartition("/")
     if policy not in all_specs():
         raise UserError(f"There is no policy '{_short(policy)}': choose one of {', '.join(all_specs())}.")
-    if slash and not _DRAFT.fullmatch(draft):
+    if slash and not DRAFT_NAME.fullmatch(draft):
         raise UserError(f"'{_short(draft)}' cannot be the name of a draft: write for instance ngram/static:5.")
     if colon and not argument:
         raise UserError(f"Lane '{_short(text)}' ends with a colon: give a value after it or leave the colon out.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from ..errors import UserError, first_fault
 from .weights import read_record
@@ -32,6 +33,7 @@ class ModelFree:
 PROMPT_LOOKUP = ModelFree("ngram", "prompt lookup", "no small model: it copies from the text so far")
 LONGEST_MATCH = 3  # tokens at the end of the text that prompt lookup finds again
 MODEL_FREE = {one.name: one for one in (PROMPT_LOOKUP,)}
+DRAFT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")  # what a lane can begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,24 @@ BLOCK = "block"  # the kind of a feature draft that guesses a block in one pass 
 
 
 class _DraftEntry(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
     folder: str
     kind: str = TEXT_MODEL.kind
-    layers: tuple[Annotated[int, Field(ge=-1)], ...] = ()
+    layers: list[Annotated[int, Field(ge=-1)]] = []
     sees: bool = False
     purpose: str = ""
+
+
+def _with_folder(given: Any) -> Any:
+    return {"folder": given} if isinstance(given, str) else given
 
 
 class _PairFile(BaseModel):
     """The content of a pair.json; a draft is a folder, or an object that also says what it is."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
     target: str
-    drafts: dict[str, str | _DraftEntry]
+    drafts: dict[str, Annotated[_DraftEntry, BeforeValidator(_with_folder)]]
     default_draft: str
     draft_weights: DraftWeights | dict[str, DraftWeights] = "auto"  # of all drafts, or of some
     name: Annotated[str, Field(pattern=r"^([A-Za-z0-9][\w.-]*)?$")] = ""
@@ -84,6 +90,11 @@ class _PairFile(BaseModel):
                 raise ValueError(f"{name} is not among its drafts")
         for name in MODEL_FREE.keys() & self.drafts.keys():
             raise ValueError(f"{name} is the name of a draft that every pair has")
+        for name, entry in self.drafts.items():
+            if not DRAFT_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be the name of a draft, which lanes begin with")
+            if entry.layers and entry.kind == TEXT_MODEL.kind:
+                raise ValueError(f"{name} has layers of the target to read, and no kind of draft that reads them")
         return self
 
     def weights(self) -> dict[str, DraftWeights]:
@@ -169,11 +180,11 @@ def name_pair(target: str, draft: str) -> PairDescription:
         raise UserError(
             f"This public page loads known pairs only: {names}. To use your own, run Speculoscope yourself."
         )
-    short = Path(draft).name
+    short = re.sub(r"[^\w.-]", "_", Path(draft).absolute().name, flags=re.ASCII).lstrip("_.-") or "draft"
     if short in MODEL_FREE:
         raise UserError(f"{short} is the name of a draft that every pair has: rename the folder {draft}.")
     return PairDescription(
-        name=f"{Path(target).name} + {short}",
+        name=f"{Path(target).absolute().name} + {short}",
         title="",
         kind="named",
         target=target,
@@ -229,15 +240,14 @@ def read_pair(folder: Path) -> PairDescription:
     """The pair that ``folder``/pair.json describes. Raises UserError if the file is broken."""
     data = _read_json(folder / "pair.json")
     try:
-        file = _PairFile.model_validate_json(json.dumps(data))
+        file = _PairFile.model_validate(data)
     except ValidationError as error:
         raise UserError(f"{folder.name}/pair.json does not describe a pair: {first_fault(error)}") from error
-    entries = {
-        name: given if isinstance(given, _DraftEntry) else _DraftEntry(folder=given)
-        for name, given in file.drafts.items()
+    drafts = {name: str(folder / entry.folder) for name, entry in file.drafts.items()}
+    kinds = {
+        name: DraftKind(entry.kind, tuple(entry.layers), entry.sees, entry.purpose)
+        for name, entry in file.drafts.items()
     }
-    drafts = {name: str(folder / entry.folder) for name, entry in entries.items()}
-    kinds = {name: DraftKind(entry.kind, entry.layers, entry.sees, entry.purpose) for name, entry in entries.items()}
     record = read_record(folder / file.target)
     missing = record.why_missing() if record else ""
     return PairDescription(

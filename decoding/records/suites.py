@@ -89,6 +89,9 @@ def suite_names(name: str) -> tuple[str, ...]:
     """
     sets = {"all": SUITES, "papers": PAPERS}
     parts = [part.strip() for part in name.split(",")]
+    for own in _own_suites():
+        if own in (name, *parts) and (own in sets or own in PAPERS or own != own.strip() or "," in own):
+            raise UserError(f"The suite {own[:40]!r} cannot be reached: its name means others. Rename {own}.jsonl.")
     names = tuple(dict.fromkeys(one for part in parts for one in sets.get(part, (part,))))
     known = *SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT, LESSONS, *_own_suites()
     for one in names:
@@ -110,7 +113,9 @@ def suites_for(name: str, chat: bool) -> str:
 
 def available_suites() -> tuple[str, ...]:
     """Suites whose prompts are on this machine."""
-    return tuple(name for name in (*SUITES, *CHAT, *PICTURES, *PAPERS, *_own_suites()) if _file(name).is_file())
+    own = _own_suites()
+    known = dict.fromkeys((*SUITES, *CHAT, *PICTURES, *PAPERS, *own))
+    return tuple(name for name in known if name in own or _file(name).is_file())
 
 
 def fetched_file(name: str) -> Path:
