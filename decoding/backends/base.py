@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
@@ -149,6 +148,7 @@ def check_address(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         where = f"{host}:{port}" if port else host
-        raise UserError(f"Cannot listen on {where}: {why}. Choose another --port or --host.") from error
+        raise UserError(
+            f"Cannot listen on {where}: {error.strerror or error}. Choose another --port or --host."
+        ) from error
