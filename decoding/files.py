@@ -31,7 +31,7 @@ def cache_folder() -> Path:
     """The folder for reproducible files: SPECULOSCOPE_CACHE, or a folder in the user's cache (XDG)."""
     own = os.environ.get("SPECULOSCOPE_CACHE")
     if own:
-        return Path(own)
+        return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "speculoscope"
 
 
@@ -39,7 +39,7 @@ def costs_folder() -> Path:
     """The folder for what was measured of models on this machine: SPECULOSCOPE_COSTS, or one in the cache folder, whose
     number changes with an engine that is faster: what was measured of another one no longer holds.
     """
-    return Path(os.environ.get("SPECULOSCOPE_COSTS") or cache_folder() / "costs-4")
+    return Path(os.environ.get("SPECULOSCOPE_COSTS") or cache_folder() / "costs-4").expanduser()
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,7 @@ from decoding.comparison.kept_costs import (
 )
 from decoding.comparison.prepare import prepare
 from decoding.engines.kept_trials import age_of
-from decoding.files import costs_folder
+from decoding.files import cache_folder, costs_folder
 from decoding.lookahead.fitted import FOLDER, write_policy
 from decoding.records.pairs import PairDescription
 from decoding.records.request import DEFAULT_LANES, CompareRequest
@@ -61,6 +62,14 @@ def run_and_stages(known: KnownCosts, **changes):
 def as_kept(monkeypatch):
     """The machine is as fast as it was."""
     monkeypatch.setattr(compare_module, "adjusted", lambda kept, prepared, plain_s: kept)
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(monkeypatch):
+    monkeypatch.setenv("SPECULOSCOPE_CACHE", "~/here")
+    monkeypatch.delenv("SPECULOSCOPE_COSTS", raising=False)
+    assert cache_folder() == Path.home() / "here" == costs_folder().parent
+    monkeypatch.setenv("SPECULOSCOPE_COSTS", "~/there")
+    assert costs_folder() == Path.home() / "there"
 
 
 def test_the_first_run_measures_and_the_next_one_finds(known, as_kept):
