@@ -331,6 +331,7 @@ def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monk
         ("evaluate --limit 0", "whole number"),
         ("evaluate --drafts some", "Drafts can be"),
         ("evaluate --drafts all --lanes static:5", "leave --draft and --lanes out"),
+        ("evaluate --drafts all --target /no/t --draft /no/d", "/no/t"),
         ("evaluate --drafts all --draft nope", "leave --draft and --lanes out"),
         (
             "evaluate --result FOLDER/run.json --suite all --lanes oracle",

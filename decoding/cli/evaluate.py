@@ -79,7 +79,7 @@ def evaluate(
         return
     if not options["target"]:
         options |= {"draft": "", "draft_name": options["draft"]}
-    if options["drafts"] and (lanes or options["draft_name"]):
+    if options["drafts"] and (lanes or options.get("draft_name")):
         raise UserError("All drafts are compared, each with all policies: leave --draft and --lanes out.")
     named = [lane.strip() for lane in lanes.split(",") if lane.strip()]
     asked = check_options(EvaluationOptions(**options, lanes=named or default_lanes()))
