@@ -131,11 +131,12 @@ class PictureForm:
     def wire(self, prompt: gr.Textbox, pair: Any) -> None:
         """Connects the parts with each other, with the prompt and with the chosen pair."""
 
-        def show(picture: str) -> tuple[Any, Any]:
+        def show(picture: str) -> tuple[Any, Any, Any]:
+            opened = gr.Accordion(open=True) if picture.strip() else gr.skip()  # a run reads also what is folded away
             try:
-                return self.photographs.drawn(picture), gr.Textbox(visible=False)
+                return self.photographs.drawn(picture), gr.Textbox(visible=False), opened
             except UserError as error:
-                return None, gr.Textbox(str(error), visible=True)
+                return None, gr.Textbox(str(error), visible=True), opened
 
         def choose(event: gr.SelectData) -> tuple[str, str, None]:
             scene, question = SCENES[event.index]
@@ -157,7 +158,7 @@ class PictureForm:
             scenes, photos = what == "scenes", what == "photographs"
             return [gr.update(visible=shown) for shown in (bool(what), scenes, scenes, photos)]
 
-        self.field.change(show, self.field, [self.preview, self.fault], **QUIET)
+        self.field.change(show, self.field, [self.preview, self.fault, self.box], **QUIET)
         self.gallery.select(choose, None, [self.field, prompt, self.questions], **QUIET)
         self.other.click(arrange, self.field, self.field, **QUIET)
         choose_file = self.upload.click(

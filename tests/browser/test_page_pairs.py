@@ -135,6 +135,13 @@ def test_a_scene_is_picked_typed_rearranged_and_asked_about(page, backend):
     assert asked_for(page, backend).picture == "🐱 red-star #3"
 
 
+def test_a_picture_that_a_link_adds_to_the_prompt_is_in_sight(visit, url):
+    page = visit(f"{url}?prompt=What+is+it&picture=🐱")
+    expect(page.locator("#picture-preview img")).to_be_visible()
+    scenes = page.locator("#scenes .grid-wrap")
+    assert scenes.evaluate("(node) => node.offsetWidth === node.clientWidth"), "without a bar to scroll them"
+
+
 def test_photographs_are_for_the_pairs_that_read_them(page, backend, tmp_path):
     expect(page.locator("#upload")).to_be_hidden()
     choose_pair(page, "Toy pair")
