@@ -98,12 +98,23 @@ def test_sentences_count_what_the_run_counts():
     run = make_run(lanes=LANES)
     sentence = drawn(run)["lookahead"].sentence
     assert f"Static 5 threw away {counts(run.lanes[1]).thrown_away} of" in sentence
+    short = sum(it.holds > it.n_drafted for it in run.lanes[1].iterations[:-1])
+    assert f" and stopped {short} times although the next guess would have held; " in sentence
     assert f"Confidence 0.5 threw away {counts(run.lanes[2]).thrown_away} of" in sentence
     run = quick_run(["tree:6"], ToyPair(agree=0.7))
     found = counts(run.lanes[0])
     assert found.draft_passes < found.drafted  # siblings are guessed in one pass
     sentence = f"In this run Tree 6 threw away {found.thrown_away} of {found.drafted} guesses."
     assert drawn(run)["lookahead"].sentence == sentence
+
+
+def test_the_figure_over_iterations_has_every_iteration_of_every_drafting_lane():
+    run = make_run(lanes=LANES)
+    drawing = drawn(run)["iterations"]
+    for line, trace in zip(drawing.figure.data, run.lanes[1:], strict=True):
+        assert list(zip(line.x, line.y)) == [(n, it.n_drafted) for n, it in enumerate(trace.iterations, start=1)]
+    mean = counts(run.lanes[1]).mean_sl
+    assert f"Static 5 took {len(run.lanes[1].iterations)} (SL {mean:.1f} on average), Conf" in drawing.sentence
 
 
 def test_a_run_without_drafting_lanes_has_no_figures():

@@ -211,7 +211,12 @@ def test_every_draft_that_ran_has_its_price_and_its_own_best_sl():
     payload = run_payload(run)
     assert f"{run.costs.draft_step['shallow']:.0%} (shallow), 50% (slow) of the time." in payload["fact"]
     assert set(payload["chains"]) == {"shallow", "slow"}
-    assert "with slow" in payload["lanes"][2]["note"] and "with shallow" in payload["lanes"][1]["note"]
+    sl, gain = metrics.static_opt(run, "slow")
+    assert [lane["note"] for lane in payload["lanes"]] == [
+        "",
+        "5 is the best static SL of this run with shallow (with hindsight, simulated).",
+        f"Chosen: 5. Best static SL of this run with slow: {sl}, {gain:.2f}× simulated (with hindsight).",
+    ]
 
 
 def test_the_settings_say_how_the_run_was_made():
