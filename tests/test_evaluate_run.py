@@ -208,9 +208,10 @@ def test_the_folder_of_another_evaluation_or_of_prompts_that_have_changed_is_ref
         run(copied)
 
 
-def test_a_damaged_record_is_refused(copied):
+@pytest.mark.parametrize("key", ["choice", "chain"])
+def test_a_damaged_record_is_refused(copied, key):
     chains = copied / "chain-small.jsonl"
-    chains.write_text(chains.read_text().replace('"choice":', '"chosen":'))
+    chains.write_text(chains.read_text().replace(f'"{key}":', f'"not {key}":'))
     with pytest.raises(UserError, match="A record is damaged: delete the evaluation's folder and start over"):
         run(copied)
 

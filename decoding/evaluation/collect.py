@@ -148,12 +148,12 @@ class Collector:
         trees = self._records(f"{TREES}{draft}") if f"{TREES}{draft}" in self._tracks else {}
         return [
             Sample(
-                _read(_CHAIN, chains[prompt.id]["chain"]),
+                _read(_CHAIN, chains[prompt.id].get("chain")),
                 self._key["max_new_tokens"],
                 texts[prompt.id]["finish"],
                 prompt=prompt.id,
                 suite=prompt.suite,
-                trees=_read(_TREES, trees[prompt.id]["trees"]) if prompt.id in trees else None,
+                trees=_read(_TREES, trees[prompt.id].get("trees")) if prompt.id in trees else None,
             )
             for prompt in prompts
             if prompt.id in chains and prompt.id in texts and texts[prompt.id]["output"]
@@ -257,7 +257,7 @@ class Collector:
     def _oracle_chains(self, prompt: Prompt, lanes: Sequence[str]) -> dict[str, Chain]:
         """The chains that the oracles among ``lanes`` need."""
         return {
-            lane.text: _read(_CHAIN, self._records(draft)[prompt.id]["chain"])
+            lane.text: _read(_CHAIN, self._records(draft)[prompt.id].get("chain"))
             for lane in map(parse_lane, lanes)
             if lane.is_oracle and (draft := self._base.draft_of(lane))
         }
