@@ -28,6 +28,7 @@ DECIDING = [lane for lane in evaluated_lanes() if is_usable(lane) and not parse_
 @pytest.mark.parametrize("spec", all_specs().values(), ids=all_specs())
 def test_a_spec_is_whole(spec):
     assert spec.title and spec.source and spec.describe(None) and spec.offered
+    assert "1 guesses" not in spec.describe("1")
     assert bool(spec.evaluated) != spec.branches, "trees are evaluated where they are named"
     for lane in (*spec.evaluated, *spec.offered):
         assert parse_lane(lane).spec is spec

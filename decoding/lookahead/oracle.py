@@ -70,7 +70,7 @@ def best_split(chain: Chain, cost: Callable[[int], float], wanted: int) -> list[
 def _caption(argument: str | None) -> str:
     if argument == "best":
         return "knows where guesses fail and what everything costs: the best chain of this draft's guesses, not usable"
-    capped = f", at most {argument} guesses" if argument else ""
+    capped = f", and guesses at most {argument}" if argument else ""
     return f"knows where guesses fail{capped}: for comparison, not usable"
 
 

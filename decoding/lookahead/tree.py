@@ -19,7 +19,7 @@ class Tree(TreePolicy):
 SPEC = PolicySpec(
     Tree,
     title="Tree",
-    caption="puts {argument} guesses where they are likeliest to hold: several for one place where the draft is unsure",
+    caption="guesses {argument} per check, likeliest to hold first: several for one place where the draft is unsure",
     source="EAGLE-2 (Li et al. 2024), OPT-Tree (Wang et al. 2024)",
     order=84,
     argument=Argument(
