@@ -156,6 +156,9 @@ def test_a_block_ends_with_the_context(models, monkeypatch):
     assert run.output == text_of_generate(models, tuple(prompt.ids), 32)
     longest = [len(iteration.drafted) for iteration in run.iterations if iteration.start >= 6]
     assert max(longest[:2]) < N_BLOCK and not any(longest[3:])
+    explained = quick_run(["block/static:4"], pair, PROMPT, max_new_tokens=32, ignore_eos=True).lanes[0]
+    assert shape_of(explained) == shape_of(run)
+    assert all(token.draft_choice == token.id for it in explained.iterations for token in it.drafted)
 
 
 def test_heads_guess_at_once_and_no_more_than_they_are(pair):

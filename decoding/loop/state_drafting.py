@@ -122,7 +122,7 @@ class ParallelDraft(ModelDraft):
         return super().step(text, state) if self._has_next(text, state) else None
 
     def _has_next(self, text: list[int], state: DraftState) -> bool:
-        return len(state.tokens) < len(self._logits(text))
+        return len(text) <= self.max_length and len(state.tokens) < len(self._logits(text))
 
     def read_node(self, state: DraftState, node: int) -> Siblings:
         depth = len(path_to(state.parents or [], node))
