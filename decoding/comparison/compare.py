@@ -166,7 +166,7 @@ class Comparison:
         return len(self.prepared.prompt) + self.prepared.limits.max_new_tokens // 2
 
     def _find_costs(self) -> RawEvents:
-        """The given costs; or the kept ones, if a few passes agree with them; else newly measured ones."""
+        """The given costs; or the kept ones, scaled where a few passes do not agree; or else newly measured ones."""
         drafts, known = self.prepared.drafts, self._known
         if known.given:
             self._decoded.costs = replace(known.given, target_s=self._plain_seconds() or known.given.target_s)
