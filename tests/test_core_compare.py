@@ -14,7 +14,6 @@ from decoding.comparison import compare as compare_module
 from decoding.comparison.compare import Comparison, compare
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
-from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
 from decoding.loop.sampling import softmax
 from decoding.records.events import Event, guarded, numbered
@@ -159,23 +158,6 @@ def test_holds_come_from_the_chain(run):
             chain = run.chains[trace.draft]
             assert all(it.holds == chain.holds(it.start) for it in trace.iterations)
     assert all(it.n_drafted == min(it.holds, 29 - it.start) for it in run.lane("oracle").iterations)
-
-
-@pytest.mark.parametrize(
-    "lanes, settings, stopped, why",
-    [
-        (["static:2"], {"rule": "sampling", "temperature": 1.0}, False, "plain speculative sampling records none"),
-        (["autoregressive"], {}, False, "none of its lanes guesses: add a lane such as static:5"),
-        (["autoregressive", "static:2"], {}, True, "If this run was stopped before, run it again"),
-    ],
-)
-def test_a_run_without_a_chain_says_why(lanes, settings, stopped, why):
-    pair = ToyPair()
-    prepared = prepare(request(lanes=lanes, **settings), pair)
-    comparison = Comparison(prepared, unknown(pair), lambda: stopped and hasattr(comparison, "run"), "run")
-    assert [kind for kind, _ in comparison.events()][-1] == "finished" and not comparison.run.chains
-    with pytest.raises(UserError, match=f"holds no chain to replay.*{why}"):
-        simulate_lane(comparison.run, "static:4")
 
 
 def test_under_sampling_there_is_no_verdict_and_no_chain():

@@ -12,6 +12,7 @@ from decoding.analysis.run_costs import run_costs
 from decoding.analysis.trees import simulate_trees
 from decoding.analysis.whatif import Replay, sweep, with_draft_step
 from decoding.comparison.chain import chain_of, grow_along
+from decoding.comparison.compare import Comparison
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
@@ -27,7 +28,7 @@ from decoding.records.trace import Chain, Guesses, Run
 
 from .learned_heads import make_heads
 from .runs import make_costs, make_run, simulate_lane
-from .toy import ToyPair, quick_run, shape_of
+from .toy import ToyPair, quick_run, shape_of, unknown
 
 COSTS = make_costs(rise=0.03, draft_step={"small": 0.12, "ngram": 0.0, "weak": 0.1})
 LANES = [
@@ -199,3 +200,20 @@ def test_with_another_c_the_first_step_scales_or_makes_all_guesses(known, first,
     assert (found.draft_step["shallow"], found.first_step["shallow"]) == pytest.approx(changed)
     steps = {"draft_step": found.draft_step, "first_step": found.first_step}
     assert found == replace(given, **steps), "all else stays"
+
+
+@pytest.mark.parametrize(
+    "lanes, more, stopped, why",
+    [
+        (["static:2"], {"rule": "sampling", "temperature": 1.0}, False, "plain speculative sampling records none"),
+        (["autoregressive"], {}, False, "none of its lanes guesses: add a lane such as static:5"),
+        (["autoregressive", "static:2"], {}, True, "If this run was stopped before, run it again"),
+    ],
+)
+def test_a_run_without_a_chain_says_why(lanes, more, stopped, why):
+    pair = ToyPair()
+    prepared = prepare(CompareRequest("abcabc", lanes=lanes, max_new_tokens=30, repeats=2, **more), pair)
+    comparison = Comparison(prepared, unknown(pair), lambda: stopped and hasattr(comparison, "run"), "run")
+    assert [kind for kind, _ in comparison.events()][-1] == "finished" and not comparison.run.chains
+    with pytest.raises(UserError, match=f"holds no chain to replay.*{why}"):
+        simulate_lane(comparison.run, "static:4")
