@@ -1,24 +1,20 @@
 // The form of the Race tab: hints below its fields, the lines of the list of lanes, and its keys.
 
-import { aria, button, el } from "../../core/js/dom.js";
+import { aria, button, el, whenDrawn } from "../../core/js/dom.js";
 import { memory, memoryOfTab } from "../../core/js/files.js";
 
-const filled = new Map(); // by the id of a form's view: {ready, done}
+const filled = new Map(); // by the id of a form's view
 
 function filling(view) {
-  if (!filled.has(view)) {
-    const one = {};
-    one.ready = new Promise((done) => { one.done = done; });
-    filled.set(view, one);
-  }
+  if (!filled.has(view)) filled.set(view, Promise.withResolvers());
   return filled.get(view);
 }
 
 /** The form of that view now has what a link or the browser's memory says. */
-export const filledIn = (view) => filling(view).done();
+export const filledIn = (view) => filling(view).resolve();
 
 /** A promise, settled when it has. */
-export const whenFilledIn = (view) => filling(view).ready;
+export const whenFilledIn = (view) => filling(view).promise;
 
 const before = new Map(); // by the id of a form's view: its values when this page was loaded
 
@@ -83,10 +79,9 @@ document.addEventListener("click", (event) => {
 });
 
 /** Opens the form on phones, as soon as Gradio has drawn it. */
-export function unfold() {
-  const fold = document.querySelector(".sp-unfold");
-  if (!fold) setTimeout(unfold, 100);
-  else if (fold.getAttribute("aria-expanded") === "false") fold.click();
+export async function unfold() {
+  const fold = await whenDrawn(() => document.querySelector(".sp-unfold"));
+  if (fold.getAttribute("aria-expanded") === "false") fold.click();
 }
 
 /** Run and Stop take each other's place: the focus goes along, so that a key can press the other one. */

@@ -1,11 +1,11 @@
 /* The entry to the Learn tab, which links and the race open: its script and styles are loaded when it is first opened. */
-import { el } from "../../core/js/dom.js";
+import { el, whenDrawn } from "../../core/js/dom.js";
 import { memoryOfTab } from "../../core/js/files.js";
 import { wantedOfLearn } from "./early.js";
 
 const HOME = "speculoscope-learn";
-let opened = null, carried = null, open;
-const ready = new Promise((done) => { open = done; });
+let opened = null, carried = null;
+const ready = Promise.withResolvers();
 
 export async function learn(element, server) {
   const root = element.querySelector(".sp-learn");
@@ -18,7 +18,7 @@ export async function learn(element, server) {
   }
   opened = await window.SpeculoscopeLearn.mountPage(root, server, wanted);
   root.removeAttribute("aria-busy");
-  open(opened);
+  ready.resolve(opened);
 }
 
 const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].find((node) => node.textContent.trim() === "Learn");
@@ -26,7 +26,7 @@ const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].fi
 /** Calls `act` with the Learn tab, now or when it is ready. */
 function whenReady(act) {
   carried = null;
-  ready.then(act);
+  ready.promise.then(act);
 }
 
 function toLearn(act) {
@@ -43,16 +43,7 @@ document.addEventListener("click", ({ target }) => {
   whenReady((there) => there.renew(there.openId(run, version)));
 });
 
-/** Clicks the tab as soon as Gradio has added it. */
-function selectTab() {
-  if (tab()) { tab().click(); return; }
-  const watch = new MutationObserver(() => {
-    if (!tab()) return;
-    watch.disconnect();
-    tab().click();
-  });
-  watch.observe(document.documentElement, { childList: true, subtree: true });
-}
+const selectTab = async () => (await whenDrawn(tab)).click();
 
 /** Open the step that decides about a token of the race, whose run is of that version by now. */
 export function explain({ run, version, lane, iteration, index }) {

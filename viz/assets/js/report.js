@@ -1,6 +1,6 @@
 /* Evaluation and Drafts tabs: sentences, tables, figures and code from plain data, filled in by textContent. */
 import { ask, copied, memory, memoryOfTab, orSay, save } from "../../core/js/files.js";
-import { aria, button, el, table } from "../../core/js/dom.js";
+import { aria, button, el, table, whenDrawn } from "../../core/js/dom.js";
 import { explainTerms, termed } from "../../player/js/glossary.js";
 import { whenFilledIn } from "./form.js";
 import { Drawing, load, onTheme } from "./plots.js";
@@ -81,8 +81,7 @@ class Report {
   async start() {
     const panel = this.element.closest("[role=tabpanel]"), run = () => panel.querySelector(".sp-run-here");
     if (!run()) panel.querySelector(".sp-settings > button").click();
-    while (!run()) await new Promise(requestAnimationFrame);
-    run().click();
+    (await whenDrawn(run)).click();
   }
 
   receive(text) {

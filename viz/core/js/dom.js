@@ -90,3 +90,9 @@ export function keyed(key, node) {
   node.dataset.key = key;
   return node;
 }
+
+/** What `find` gives, as soon as there is such a thing: Gradio draws the parts of its page one after another. */
+export async function whenDrawn(find) {
+  while (!find()) await new Promise(requestAnimationFrame);
+  return find();
+}
