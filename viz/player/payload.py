@@ -38,7 +38,6 @@ SCALE = 2  # of a drawn scene
 PNG = "data:image/png;base64,"
 PROMPT_CHARS = 400  # length of the prompt's end that is shown before each text
 READ_CHARS = 600  # of a long message, at either end, in the account of what the target read
-LETTERS = {"accepted": "a", "rejected": "r", "dropped": "d", "correction": "c", "bonus": "b", "plain": "p"}
 COLUMN_FIGURES = (
     "speedup",
     "tokens_per_target_pass",
@@ -223,7 +222,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "threshold": _threshold(trace),
         "output": trace.output,
         "starts": [iteration.start for iteration in trace.iterations],
-        "fates": ["".join(LETTERS[token.fate] for token in iteration.all_tokens) for iteration in trace.iterations],
+        "fates": ["".join(token.fate[0] for token in iteration.all_tokens) for iteration in trace.iterations],
         "wrong": [[token.id for token in it.drafted if token.fate != "accepted"] for it in trace.iterations],
         "parents": parents if branches else None,  # the guess that each guess follows, by iteration
         "reads": [iteration.reads for iteration in trace.iterations] if branches else None,

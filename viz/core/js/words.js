@@ -1,7 +1,7 @@
 // The words of the race and the Learn tab.
 
+/** Each fate by its first letter. */
 export const FATES = { a: "accepted", r: "rejected", d: "dropped", c: "correction", b: "bonus", p: "plain" };
-export const LETTERS = Object.fromEntries(Object.entries(FATES).map(([letter, fate]) => [fate, letter]));
 
 export const GLOSSARY = {
   token: "A piece of text that a model reads or writes as a unit: a short word, part of a longer one, punctuation or a space.",

@@ -3,7 +3,6 @@
 import { el } from "../../core/js/dom.js";
 import { clamp, clockText, count } from "../../core/js/format.js";
 import { Lane, countedFigures } from "../../core/js/lanes.js";
-import { LETTERS } from "../../core/js/words.js";
 import { say } from "./glossary.js";
 import { Player } from "./player.js";
 
@@ -114,7 +113,7 @@ const Live = {
     const model = this.lanes[lane], view = this.views[lane];
     for (const item of items) {
       const { start, d: guesses, e: own, t: times, parents, reads } = item, tokens = [...guesses, ...(own ? [own] : [])];
-      const fates = tokens.map(([, fate]) => LETTERS[fate]).join(""), ids = tokens.map(([id]) => id);
+      const fates = tokens.map(([, fate]) => fate[0]).join(""), ids = tokens.map(([id]) => id);
       model.add({ start, fates, ids, parents, reads, times });
     }
     view.grow();

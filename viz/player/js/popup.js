@@ -3,7 +3,7 @@
 import { aria, button, definitions, el, isNarrow } from "../../core/js/dom.js";
 import { clamp, visible } from "../../core/js/format.js";
 import { meter, tops } from "../../core/js/tokens.js";
-import { GLOSSARY, LETTERS } from "../../core/js/words.js";
+import { GLOSSARY } from "../../core/js/words.js";
 
 /** One shared element: next to the token on wide screens, a sheet at the bottom on phones. */
 export class Popup {
@@ -58,7 +58,7 @@ function pictureNodes({ text, rows }) {
 export function detailNodes({ text, fate, where, why, policy, rows, picture, draft_top, target_top }) {
   const alternatives = tops(draft_top, target_top, (p) => (p >= 0.0005 ? p.toFixed(3) : "<0.001"));
   return [
-    el("div", "sd-pop-head", el("span", `sd-tk sd-${LETTERS[fate]}`, visible(text)), el("b", "", fate), el("span", "sd-mute", GLOSSARY[fate])),
+    el("div", "sd-pop-head", el("span", `sd-tk sd-${fate[0]}`, visible(text)), el("b", "", fate), el("span", "sd-mute", GLOSSARY[fate])),
     el("p", "sd-mute", where), why && el("p", "", why), policy && el("p", "", policy), rows?.length && definitions(rows),
     ...(picture ? pictureNodes(picture) : []), alternatives.hasChildNodes() && alternatives,
   ].filter(Boolean);
