@@ -186,23 +186,21 @@ export class TextView {
   }
 
   follow(place) {
-    if (!this.lane.tokens.length) return;
-    const last = place || this.place(this.lane.tokens.length - 1);
-    if (!last) return;
-    const top = last.line * LINE;
-    if (top > this.scrolled + this.height - 2 * LINE || top < this.scrolled) this.scrollTo(top - this.height * 0.55);
+    const head = place || (this.lane.tokens.length && this.place(this.lane.tokens.length - 1));
+    if (head) this.bring(head, 0.55);
   }
 
   /** Scrolls a token into view. */
   reveal(k) {
-    const top = (this.place(k) || { line: 0 }).line * LINE;
-    const at = this.scroller.scrollTop;
-    if (top > at + this.scroller.clientHeight - 2 * LINE || top < at) this.scrollTo(top - this.scroller.clientHeight * 0.4);
+    Object.assign(this, { height: this.scroller.clientHeight, scrolled: this.scroller.scrollTop });
+    this.bring(this.place(k) || { line: 0 }, 0.4);
   }
 
-  /** To the beginning of a line, so that none is cut at the top. */
-  scrollTo(top) {
-    this.scrolled = LINE * Math.max(0, Math.round(top / LINE));
+  /** Scrolls to a line that is out of sight: it stands at this share of the height, and no other is cut at the top. */
+  bring({ line }, share) {
+    const top = line * LINE;
+    if (top >= this.scrolled && top <= this.scrolled + this.height - 2 * LINE) return;
+    this.scrolled = LINE * Math.max(0, Math.round(line - share * this.height / LINE));
     this.scroller.scrollTop = this.scrolled;
   }
 }
