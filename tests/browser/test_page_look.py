@@ -41,6 +41,8 @@ def with_plots(page):
 def test_axe_finds_nothing_serious_in_the_race_and_its_plots_dark_or_light(race):
     page = with_plots(race(**DARK))
     expect(page.locator("body.dark")).to_be_attached()
+    page.get_by_role("button", name="Copy as command").click()
+    expect(page.locator(".sp-copied")).to_be_visible()
     assert serious(page, "#race") == []
     ink = page.evaluate("getComputedStyle(document.querySelector('.sp-canvas')).getPropertyValue('--sd-mute').trim()")
     colour = "document.querySelector('.sp-canvas').layout.font.color"  # dark colours reach the plots
@@ -88,6 +90,8 @@ def test_on_a_phone_nothing_in_the_learn_tab_is_wider(race):
     for place in ("play", "lessons", "steps", "whatif", "words"):
         page.locator(f"[data-place={place}]").tap()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, place
+    meaning, word = (page.locator(f".sl-glossary {one}").bounding_box() for one in ("dd >> nth=0", "dt >> nth=1"))
+    assert word["y"] - meaning["y"] - meaning["height"] == 8
     page.locator("[data-place=lessons]").tap()
     page.locator(".sl-cards .sl-main").first.tap()
     for _ in range(2):
@@ -161,6 +165,7 @@ def test_the_tables_of_a_report_sort_by_their_numbers(race):
     names = table.locator("tbody th")
     as_it_came = names.all_inner_texts()
     key = table.get_by_role("button", name="Sort by speedup")
+    assert key.bounding_box()["height"] >= 24
     key.click()
     best = [lane_name(label) for label in sorted(result.lanes, key=lambda label: -result.value("speedup", label))]
     assert [name.partition(" (")[0] for name in names.all_inner_texts()] == best
