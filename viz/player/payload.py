@@ -75,20 +75,20 @@ def run_payload(
         shows: an example's sentence on what to notice. point: the lane of the first sentence; "" for the fastest one.
         details: with everything that is recorded of each token, which the Learn tab explains step by step.
     """
-    doubtful, asked = contradictions(run), is_asked(run.settings.chat, run.pair.name)
-    doubt, lead, (limit, finish) = sentences.doubt(run, point, doubtful), sentences.lead_lane(run, point), ending(run)
+    asked, doubt = is_asked(run.settings.chat, run.pair.name), sentences.doubt(run, point)
+    lead, (limit, finish) = sentences.lead_lane(run, point), ending(run)
     seen = count_seen(run.lanes[lead]) if run.lanes else None
     return {
         "id": run.id,
         "title": title or first_line(run.settings.prompt) or run.id,
         "badge": {"kind": origin, "text": sentences.badge_text(run), "place": sentences.badge_place(run)},
         "look": sentences.look(run),
-        "sentence": sentences.opening(run, point, doubtful),
+        "sentence": sentences.opening(run, point),
         "timings": timings(run),
         "version": version_of(run),
         "doubt": doubt,
         "shows": shows,
-        "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),
+        "fact": sentences.check_fact(run) + doubt + sentences.notes(run),
         "picture": _picture(run),
         "seen": _seen(run, run.lanes[lead]) if run.lanes else "",
         "counts": asdict(seen) if seen else None,
@@ -102,11 +102,11 @@ def run_payload(
         "seed": run.settings.seed,
         "settings": settings_table(run),
         "time_table": _time_table(run),
-        "lanes": [_lane(run, trace, doubtful, details) for trace in run.lanes],
+        "lanes": [_lane(run, trace, details) for trace in run.lanes],
         "default_draft": run.pair.default_draft,
         "token_limit": limit,
         "finish": finish,
-        "doubtful": bool(doubtful),
+        "doubtful": bool(contradictions(run)),
         "costs": to_plain(run_costs(run)),
         "weighed": to_plain(run.costs),
         "chains": {draft: _chain(run, draft, details) for draft in run.chains},
@@ -206,7 +206,7 @@ def _scene(text: str) -> tuple[str, str]:
 # -- measured lanes ------------------------------------------------------------------------------------
 
 
-def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[str, Any]:
+def _lane(run: Run, trace: Trace, details: bool) -> dict[str, Any]:
     """The lane: its iterations as a letter per token, the guesses that did not hold, and times."""
     figures = [figure for figure in lane_figures(run, trace) if figure.key in COLUMN_FIGURES]
     spread, parents = metrics.speedup(run, trace), [iteration.parents for iteration in trace.iterations]
@@ -216,7 +216,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "policy": trace.policy,
         "draft": trace.draft,
         "ends": trace.finish == "eos",
-        "note": "" if doubtful else sentences.best_static_note(run, trace),
+        "note": sentences.best_static_note(run, trace),
         "speedup": asdict(spread) if spread else None,  # None without an autoregressive lane
         "figures": [_figure(run, trace, figure) for figure in figures],
         "threshold": _threshold(trace),

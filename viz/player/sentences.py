@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from decoding.analysis.metrics import end_to_end_speedup, speedup, static_opt
 from decoding.analysis.run_costs import run_costs
-from decoding.analysis.steadiness import how_timed, timings, unsteady, wavering
+from decoding.analysis.steadiness import contradictions, how_timed, timings, unsteady, wavering
 from decoding.lookahead.lanes import is_usable
 from decoding.records.pairs import about_pair, is_asked
 from decoding.records.request import CompareRequest
@@ -49,11 +47,9 @@ def _median_speedup(run: Run, trace: Trace) -> float | None:
     return spread.median if spread else None
 
 
-def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
-    """ "Here: the same 88 tokens, 2.41× as fast with DISCO." Below 1: slower. Also says if there is no comparison, and
-    how often a run was timed that was stopped.
-
-    ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`; then no speedup is claimed.
+def opening(run: Run, point: str = "") -> str:
+    """ "Here: the same 88 tokens, 2.41× as fast with DISCO." Below 1: slower. Also says if there is no comparison, or
+    none that the timings carry, and how often a run was timed that was stopped.
     """
     if not run.lanes:
         return "This run has no lanes."
@@ -66,7 +62,7 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
         return f"Here: {counted(n, 'token')} by the target alone; add a lane to compare it with."
     same = "the same " if trace.verdict.same else ""
     ending = _ended_early(run, trace)
-    if doubtful:
+    if contradictions(run):
         return f"Here: {same}{counted(n, 'token')}, but timings vary too much to trust a speedup.{ending}"
     others = _best_other(run, trace) if point else _slow_down(run, trace)
     if timings(run) < run.settings.repeats:
@@ -111,13 +107,10 @@ def _how_fast(ratio: float) -> str:
     return "neither faster nor slower" if 1 / 1.05 < ratio < 1.05 else f"{times(ratio)} as fast"
 
 
-def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
-    """The measured costs of checking and guessing, or the contradictions between the timings.
-
-    ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`.
-    """
-    if doubtful:
-        return unsteady(doubtful)
+def check_fact(run: Run) -> str:
+    """The measured costs of checking and guessing, or the contradictions between the timings."""
+    if found := contradictions(run):
+        return unsteady(found)
     guesses = _draft_costs(run)
     return f"Compared with writing one token, checking 6 takes {_longer(run_costs(run).verify(6))}" + (
         f"; a guess takes {guesses} of the time." if guesses else "."
@@ -145,16 +138,16 @@ def _draft_cost(costs: Costs, name: str) -> str:
     return f"{least} to {c + first:.0%}" if first >= 0.005 else least  # the first after a check
 
 
-def doubt(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
-    """A warning if the repeats of the first sentence's lane are far apart; else "". ``doubtful``: as for
-    :func:`opening`; what to do is then said there.
+def doubt(run: Run, point: str = "") -> str:
+    """A warning if the repeats of the first sentence's lane are far apart; else "". What to do is said once: where
+    timings contradict each other, in :func:`check_fact`.
     """
     lead = run.lanes[lead_lane(run, point)] if run.lanes else None
     apart = lead and wavering(run, lead)
     if lead is None or apart is None:
         return ""
     ranged = f"{times(apart[0])} to {times(apart[1])} over the repeats"
-    if doubtful:
+    if contradictions(run):
         return f" The timings of {lane_name(lead.lane)} vary ({ranged})."
     again = "the machine may be busy. Run it again when nothing else runs on the machine."
     return f" The timings of {lane_name(lead.lane)} vary ({ranged}); {again}"
@@ -169,8 +162,10 @@ def notes(run: Run) -> str:
 
 
 def best_static_note(run: Run, trace: Trace) -> str:
-    """The best static SL of this run for the lane's draft, next to the chosen one; "" for other lanes."""
-    if trace.policy != "static":
+    """The best static SL of this run for the lane's draft, next to the chosen one; "" for other lanes, and where the
+    timings do not carry it.
+    """
+    if trace.policy != "static" or contradictions(run):
         return ""
     best = static_opt(run, trace.draft)
     if best is None:
