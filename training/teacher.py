@@ -240,8 +240,8 @@ def write_enough(
     with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens") as bar:
         while done < tokens:
             texts = writer.write(rows or (GPU_ROWS if device else ROWS))
-            if reader:
-                texts = with_states(reader, texts, turns.before, STATE_LAYERS)
+            if texts and reader:
+                texts = with_states(FreshTexts(texts, turns.before, reader, STATE_LAYERS))
             if texts:
                 save_texts(texts, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
             written = sum(len(text.ids) for text in texts)
