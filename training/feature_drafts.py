@@ -97,11 +97,10 @@ def log_of(name: str) -> str:
 def start_trunk(folder: Path, embedding: Tensor, bare: bool) -> LlamaForCausalLM:
     """A slim draft in float32 with the target's frozen embeddings; ``bare``: without its layers."""
     config = LlamaConfig.from_pretrained(folder)
-    config._attn_implementation, config.dtype = "eager", "float32"
     if bare:
         config.num_hidden_layers = 0
     trunk = LlamaForCausalLM(config).float()
-    trunk.load_state_dict({name: weight.float() for name, weight in own_weights(folder).items()}, strict=False)
+    trunk.load_state_dict(own_weights(folder), strict=False)
     with torch.no_grad():
         trunk.model.embed_tokens.weight.copy_(embedding.bfloat16())
     trunk.tie_weights()
@@ -132,8 +131,7 @@ class FeatureLearner(Learner):
     def load(self, folder: Path) -> None:
         """Takes the weights of a trained draft of this recipe."""
         if not self.recipe.block:
-            own = {name: weight.float() for name, weight in own_weights(folder).items()}
-            self.draft.trunk.load_state_dict(own, strict=False)
+            self.draft.trunk.load_state_dict(own_weights(folder), strict=False)
         if self.layers:
             self.draft.take(read_projections(folder))
 
