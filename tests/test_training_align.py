@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 from typer.testing import CliRunner
 
 from decoding.engines.projections import read_projections
@@ -198,9 +199,15 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
 
 @pytest.fixture
 def start(tiny_places, chat, written):
-    """Starts a run; one of the same recipe goes on where the last one was killed."""
+    """Starts a run of one draft; one of the same recipe goes on where the last one was killed."""
     teacher = Teacher(chat, written)
-    return lambda recipe, *further: distil.Run(recipe.note, recipe, teacher, distil.NEW, *further)
+    return lambda recipe: distil.Run("", {recipe.note: distil.TextLearner(recipe, teacher)}, distil.NEW)
+
+
+def only(run: distil.Run) -> LlamaForCausalLM:
+    """The draft of a run of one."""
+    (learner,) = run.learners.values()
+    return learner.draft.trunk
 
 
 def test_a_run_learns_and_goes_on_where_it_was_killed(start):
@@ -211,37 +218,39 @@ def test_a_run_learns_and_goes_on_where_it_was_killed(start):
     again = start(Recipe((0, None), 28, "two"))
     again.train(1e6, tokens=20_000)
     assert again.timed.steps == run.timed.steps
-    assert torch.equal(again.draft.model.norm.weight, run.draft.model.norm.weight)
+    assert torch.equal(only(again).model.norm.weight, only(run).model.norm.weight)
 
 
 def test_rounded_layers_learn_what_they_are_rounded_from(start):
     run = start(Recipe((0,), 28, "one"))
-    matrices = layer_matrices(run.draft)
+    matrices = layer_matrices(only(run))
     before = [weight.detach().clone() for weight in matrices]
     exact = run.loss_of(0).item()
-    with rounded_layers(run.draft):
+    with rounded_layers(only(run)):
         loss = run.loss_of(0)
         assert all(torch.equal(weight, in_four_bits(old)) for weight, old in zip(matrices, before))
     assert loss.item() != exact and all(torch.equal(weight, old) for weight, old in zip(matrices, before))
     loss.backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in matrices)
-    with pytest.raises(ZeroDivisionError), rounded_layers(run.draft):
+    with pytest.raises(ZeroDivisionError), rounded_layers(only(run)):
         raise ZeroDivisionError
     assert all(torch.equal(weight, old) for weight, old in zip(matrices, before))
 
 
-def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(start):
+def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(start, chat, written):
     with pytest.raises(UserError, match="align draft two-layers"):
         distil.distil("three-layers", tokens=1)
     distil.distil("two-layers", tokens=3000)
-    shallow = start(drafts.RECIPES["two-layers"], distil.DRAFTS / "two-layers")
-    deep = start(drafts.RECIPES["three-layers"])
-    assert len(deep.draft.model.layers) == 3
+    trained, teacher = distil.DRAFTS / "two-layers", Teacher(chat, written)
+    shallow = distil.TextLearner(drafts.RECIPES["two-layers"], teacher, trained).draft.trunk
+    run = start(drafts.RECIPES["three-layers"])
+    deep = only(run)
+    assert len(deep.model.layers) == 3
     ids = torch.arange(12)[None]
     with torch.no_grad():
-        assert torch.equal(deep.draft(ids).logits, shallow.draft(ids).logits)
-    deep.train(1e6, tokens=3000)
-    assert deep.draft.model.layers[-1].mlp.down_proj.weight.abs().sum() > 0
+        assert torch.equal(deep(ids).logits, shallow(ids).logits)
+    run.train(1e6, tokens=3000)
+    assert deep.model.layers[-1].mlp.down_proj.weight.abs().sum() > 0
 
 
 def test_a_shipped_draft_learns_further_with_its_head(tiny_places, chat, written):
@@ -259,11 +268,22 @@ def test_a_shipped_draft_learns_further_with_its_head(tiny_places, chat, written
     assert distil.facts_of("two-layers")["tokens"] >= 9000
 
 
+def test_a_narrower_draft_goes_on_with_the_projection_that_made_its_embeddings(chat, written, tmp_path):
+    """Another machine's eigenvectors may point the other way."""
+    recipe, teacher = Recipe((None,), 28, "narrow", narrower=2), Teacher(chat, written)
+    draft = distil.TextLearner(recipe, teacher)
+    embeddings = draft.draft.trunk.model.embed_tokens.weight
+    draft.projection = -draft.projection
+    draft.save(tmp_path / "narrow")
+    again = distil.TextLearner(recipe, teacher, tmp_path / "narrow")
+    assert torch.equal(again.draft.trunk.model.embed_tokens.weight, -embeddings)
+
+
 def test_embeddings_and_shared_layers_stay_the_targets(start):
     run = start(Recipe((0, None), 28, "exit", shared=1))
     run.train(1e6, tokens=3000)
     target = run.teacher.target.state_dict()
-    for name, weight in run.draft.state_dict().items():
+    for name, weight in only(run).state_dict().items():
         same = name in target and torch.equal(weight, target[name])
         assert same == (name.startswith(("model.embed", "model.layers.0.", "lm_head")))
 

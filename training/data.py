@@ -96,6 +96,11 @@ class Batch:
     top_logp: Tensor
     states: Tensor | None = None
 
+    @property
+    def following(self) -> Tensor:
+        """The next tokens (n,), which are learned."""
+        return self.ids.flatten()[self.places + 1]
+
     def known(self, head_ids: Tensor) -> Known:
         """The target as a loss over the head of these ids, which are sorted, reads it."""
         found = torch.searchsorted(head_ids, self.top_ids).clamp_max(len(head_ids) - 1)
@@ -151,11 +156,11 @@ class Texts:
         found.append(current)
         return [found[place] for place in random.permutation(len(found))]
 
-    def answers(self, rows: Sequence[int]) -> Iterator[tuple[Text, np.ndarray, slice]]:
-        """The texts in these ``rows`` of a batch, with the ids of their answers and where these stand in its places."""
+    def answers(self, rows: Sequence[int]) -> Iterator[slice]:
+        """Where the answers of the texts in these ``rows`` of a batch stand in its places."""
         start = 0
         for text in (self.texts[row] for row in rows):
-            yield text, text.ids[text.answer :].astype(np.int64), slice(start + text.answer, start + len(text.ids))
+            yield slice(start + text.answer, start + len(text.ids))
             start += len(text.ids)
 
     def batch(self, indices: Sequence[int]) -> Batch:

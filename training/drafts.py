@@ -66,16 +66,19 @@ DEFAULT = "three-layers"
 LADDER = tuple(name for name in RECIPES if name not in (DEFAULT, RECIPES[DEFAULT].grown_from))
 
 
-def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> tuple[LlamaForCausalLM, Tensor | None]:
+def start_draft(
+    recipe: Recipe, target: LlamaForCausalLM, projection: Tensor | None = None
+) -> tuple[LlamaForCausalLM, Tensor | None]:
     """A float32 draft that starts from the target, with frozen embeddings; and, if it is narrower than the target, the
-    projection (target's width, draft's width) that made its embeddings.
+    projection (target's width, draft's width) that made its embeddings: the one given, or a new one.
     """
     torch.manual_seed(1)
     draft = LlamaForCausalLM(narrowed(target.config, recipe))
     embeddings = target.model.embed_tokens.weight.detach().float()
-    projection = _principal(embeddings, recipe.narrower) if recipe.narrower > 1 else None
+    if recipe.narrower > 1 and projection is None:
+        projection = _principal(embeddings, recipe.narrower)
     with torch.no_grad():
-        own = embeddings if projection is None else embeddings @ projection
+        own = embeddings if projection is None else embeddings @ projection.float()
         draft.model.embed_tokens.weight.copy_(own.bfloat16())
         for layer, start in zip(draft.model.layers, recipe.starts):
             if start is not None:
@@ -193,12 +196,6 @@ def in_four_bits(weight: Tensor) -> Tensor:
     return round_to_groups(weight).rounded().dequantised()
 
 
-def round_layers(draft: nn.Module) -> None:
-    """Rounds the layers' matrices for good."""
-    for weight in layer_matrices(draft):
-        weight.data = in_four_bits(weight.data)
-
-
 @contextmanager
 def rounded_layers(draft: nn.Module, due: bool = True) -> Iterator[None]:
     """Rounds the layers' matrices inside the block if it is ``due``, and restores them after it.
@@ -211,7 +208,8 @@ def rounded_layers(draft: nn.Module, due: bool = True) -> Iterator[None]:
         return
     matrices = layer_matrices(draft)
     kept = [weight.data for weight in matrices]
-    round_layers(draft)
+    for weight in matrices:
+        weight.data = in_four_bits(weight.data)
     try:
         yield
     finally:

@@ -6,9 +6,8 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from decoding.engines.slim import SCREEN_FILE, materialise
+from decoding.engines.slim import SCREEN_FILE
 from decoding.errors import UserError
 from decoding.files import whole_folder, write_whole
 from decoding.lookahead.fitted import FOLDER as FITTED
@@ -20,12 +19,12 @@ from training.loop import last_of_log
 
 from .card import READING, write_card
 from .data import read_texts
-from .distil import facts_of, tokens_seen
+from .distil import facts_of, measure_installed, tokens_seen
 from .drafts import DEFAULT, RECIPES
 from .feature_drafts import RECIPES as FEATURE_RECIPES
 from .feature_drafts import log_of, measure_trained
-from .measure import facts_of_texts, measure_drafts
-from .teacher import Teacher, model, turns_of
+from .measure import facts_of_texts
+from .teacher import model, turns_of
 
 FACTS_FILE = "alignment.json"
 
@@ -48,7 +47,7 @@ def install(report: Callable[[str], None]) -> Path:
         further = [name for name in of_text if not _is_same(DRAFTS / name, PAIR / "drafts" / name)]
         before = facts.get(READING, {})
         facts[READING] = before | _install_reading(reading, report)
-        for name, figures in (_measure(further, report) if further else {}).items():
+        for name, figures in measure_installed(further, report).items():
             row, more, earlier = facts["drafts"][name], facts[READING][name], before.get(name)
             # A longer run continues a shorter one, which the draft's sums have already.
             counted = earlier if earlier and earlier["steps"] < more["steps"] else dict.fromkeys(more, 0)
@@ -69,15 +68,8 @@ def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict
     before, texts = turns_of(chat_model.tokenizer()).before, read_texts(TEXTS, "train")
     write_ngrams(DRAFTS / DEFAULT, Ngrams.count([*before, *text.ids.tolist()] for text in texts))  # for all drafts
     _add_to_pair({name: f"drafts/{name}" for name in names})
-    figures = _measure(names, report)
+    figures = measure_installed(names, report)
     return {name: figures[name] | facts_of(name) for name in names}
-
-
-def _measure(names: Sequence[str], report: Callable[[str], None]) -> dict[str, dict]:
-    chat_model = model()
-    with TemporaryDirectory() as folder:
-        whole = {name: materialise(PAIR / "drafts" / name, chat_model.folder, Path(folder, name)) for name in names}
-        return measure_drafts(whole, Teacher(chat_model, TEXTS), report)
 
 
 def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dict:

@@ -34,7 +34,8 @@ def set_rates(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
             group["lr"] = group["first_lr"] * factor
 
 
-CHECKPOINT_EVERY = 120.0
+CHECKPOINT_EVERY = 300.0
+"""Seconds between two measurements, each with weights and a checkpoint saved."""
 CHECKPOINT_KEYS = ("settings", "model", "optimisers", "elapsed", "steps", "tokens")
 LOG_EVERY = 20.0
 LONGEST_STEP = 30.0
@@ -134,7 +135,6 @@ class TimedRun:
         by = [type(optimiser).__name__ for optimiser in self.optimisers]  # whose states a checkpoint has
         self.settings = json.loads(json.dumps(settings | {"optimisers": by}, default=str))
         self.path = CHECKPOINTS / f"{name}.pt"
-        self.checkpoint_every = CHECKPOINT_EVERY
         self.elapsed, self.steps, self.tokens = 0.0, 0, 0
         self.resume()
 
@@ -225,7 +225,7 @@ class TimedRun:
                     self.log(loss=sum(recent) / len(recent))
                     bar.set_postfix(loss=f"{sum(recent) / len(recent):.3f}")
                     recent, last_log = [], now
-                if now - last_checkpoint > self.checkpoint_every:
+                if now - last_checkpoint > CHECKPOINT_EVERY:
                     self.keep(held_out, save)
                     last_checkpoint = time.monotonic()
         self.keep(held_out, save)

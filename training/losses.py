@@ -8,7 +8,6 @@ al. 2025). Losses are weighted means over positions, in nats.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -86,31 +85,17 @@ def variation(logits: Tensor, known: Known) -> Tensor:
     return 0.5 * (known.p - draft_q(logits, known)).abs().sum(-1)
 
 
-class _LossOverHead(torch.autograd.Function):
-    """``sharp`` of hidden states (n, width) under a frozen head (ids, width). Its gradient is computed in ``forward``,
-    part by part.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, known: Known, rows: int) -> Tensor:
-        total, gradient = torch.zeros((), device=hidden.device), torch.empty_like(hidden)
-        for start in range(0, len(hidden), rows):
-            part = slice(start, start + rows)
-            with torch.enable_grad():
-                logits = F.linear(hidden[part], head).float().requires_grad_()
-                value = sharp(logits, known[part])
-                (slope,) = torch.autograd.grad(value, logits)
-            gradient[part] = slope.to(hidden.dtype) @ head
-            total += value.detach()
-        ctx.save_for_backward(gradient)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * outer[0].to(gradient.dtype), None, None, None
-
-
 def loss_over_head(hidden: Tensor, head: Tensor, known: Known, rows: int = ROWS) -> Tensor:
-    """``sharp``, summed over parts of ``rows`` positions; hidden (n, width), frozen head (ids, width), both bf16."""
-    return _LossOverHead.apply(hidden, head, known, rows)
+    """``sharp``, summed over parts of ``rows`` positions; hidden (n, width), frozen head (ids, width), both bf16. The
+    gradient of a part is computed at once, so that its logits need not be kept.
+    """
+    total, gradient = torch.zeros((), device=hidden.device), torch.empty_like(hidden)
+    for start in range(0, len(hidden), rows):
+        part = slice(start, start + rows)
+        logits = F.linear(hidden[part].detach(), head).float().requires_grad_()
+        value = sharp(logits, known[part])
+        (slope,) = torch.autograd.grad(value, logits)
+        gradient[part] = slope.to(hidden.dtype) @ head
+        total += value.detach()
+    tangent = (hidden * gradient).sum()
+    return total + (tangent - tangent.detach())  # the value of one, the gradient of the other

@@ -2,62 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.nn.functional import linear
-from transformers import LlamaForCausalLM
 
 from decoding.analysis.bootstrap import Bootstrap, Interval
-from decoding.engines.slim import read_head_ids
 from decoding.errors import UserError
 
-from .data import Texts, all_texts
-from .drafts import in_halves, round_layers
-from .losses import variation
-from .teacher import Teacher
+from .data import all_texts
+from .texts import Text
 
 SL = 3
 """Tokens drafted per iteration in the figure that Goel et al. (2024, table 1) call block efficiency."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guesses:
-    """Along one answer of n tokens: its temperature; ``hits`` (n,), whether the draft's first choice is the text's
-    token; ``accepted`` (n,), the probability that a token sampled from the draft is accepted at temperature 1.
-    """
-
-    temperature: float
-    hits: np.ndarray
-    accepted: np.ndarray
-
-
-@torch.no_grad()
-def guesses(draft: LlamaForCausalLM, texts: Texts, head_ids: Tensor, tokens: int = 4096) -> list[Guesses]:
-    """The guesses of a draft with this head along the answers of all texts, in batches of at most ``tokens`` padded
-    tokens.
-    """
-    head, found = draft.lm_head.weight[head_ids].bfloat16(), []
-    for rows in texts.batches(tokens, seed=0):
-        batch = texts.batch(rows)
-        known = batch.known(head_ids)
-        logits = linear(hidden_at(draft, batch.ids, batch.places), head).float()
-        first = head_ids[logits.argmax(-1)].numpy()
-        outside = (known.logp.exp() * ~known.inside).sum(-1)
-        # The target's mass outside the head cannot be accepted either; variation covers only what the head can propose.
-        accepted = (1 - variation(logits, known) - 0.5 * outside).numpy()
-        found += [Guesses(text.temperature, first[at] == ids, accepted[at]) for text, ids, at in texts.answers(rows)]
-    return found
-
-
-def hidden_at(draft: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
-    """Last hidden states (n, width), bf16, at flat ``places`` (n,) of ids (texts, length)."""
-    with in_halves(ids.device):
-        return draft.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[places].bfloat16()
 
 
 def passes_of(hits: np.ndarray) -> int:
@@ -104,44 +63,23 @@ def _totals(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([row.sum() for row in rows], float), np.array([len(row) for row in rows], float)
 
 
-def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callable[[str], None]) -> dict[str, dict]:
-    """Figures of each draft, its layers in four bits, on the answers of the validation split; ``folders``: name ->
-    folder with all weights.
+def figures_of_text(hits: Sequence[np.ndarray], accepted: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Of a draft that reads the text alone, from its ``hits`` along greedy answers, and the probabilities that sampled
+    guesses are ``accepted`` along others.
     """
-    figures = {}
-    for name, folder in folders.items():
-        draft = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        round_layers(draft)
-        head_ids = read_head_ids(folder)
-        every = torch.arange(draft.config.vocab_size) if head_ids is None else head_ids
-        texts = teacher.texts(teacher.splits["validation"])
-        figures[name] = _figures(guesses(draft, texts, every)) | {
-            "parameters": sum(weight.numel() for weight in draft.parameters()),
-            "layers": draft.config.num_hidden_layers,
-            "width": draft.config.hidden_size,
-            "head_rows": len(every),
-            "outside": outside(teacher, every),
-        }
-        report(f"{name}: match rate {figures[name]['match']['rate']:.3f}")
-    return figures
-
-
-def _figures(found: list[Guesses]) -> dict:
-    greedy = [guess.hits for guess in found if guess.temperature == 0]
-    sampled = [guess.accepted for guess in found if guess.temperature == 1]
-    passes = sum(passes_of(np.broadcast_to(row, (SL, len(row)))) for row in greedy)  # the same from any start
+    greedy = [each[0] for each in hits]
     return {
         "answers": len(greedy),
         "answer_tokens": sum(map(len, greedy)),
         "match": rates_of(greedy),
-        "accepted": rates_of(sampled),
-        "tokens_per_pass": sum(map(len, greedy)) / passes,
+        "accepted": rates_of(accepted),
+        "tokens_per_pass": sum(map(len, greedy)) / sum(map(passes_of, hits)),
     }
 
 
-def outside(teacher: Teacher, head_ids: Tensor) -> float:
-    """Share of the validation split's answer tokens that a reduced head cannot propose."""
-    answers = np.concatenate([text.ids[text.answer :] for text in teacher.splits["validation"]])
+def outside(texts: Sequence[Text], head_ids: Tensor) -> float:
+    """Share of the tokens of the answers that a reduced head cannot propose."""
+    answers = np.concatenate([text.ids[text.answer :] for text in texts])
     return float(np.isin(answers, head_ids.numpy(), invert=True).mean())
 
 

@@ -62,24 +62,6 @@ def most_probable(target: LlamaForCausalLM, last: Tensor) -> tuple[Tensor, Tenso
     return ids, torch.cat([best.values for best in found]).clamp_min(math.log(LEAST))
 
 
-def with_states(
-    target: LlamaForCausalLM, texts: Sequence[Text], before: Sequence[int], layers: Sequence[int]
-) -> list[Text]:
-    """``texts``, which follow ``before``, with the target's probabilities and its states after each of ``layers``."""
-    found: list[Text] = []
-    for start in range(0, len(texts), READ_AT_ONCE):
-        part = texts[start : start + READ_AT_ONCE]
-        ids, places, _ = rows_of(part, before)
-        last, states = read(target, ids, layers)
-        top_ids, logp = most_probable(target, last.flatten(0, 1)[places])
-        states = states.flatten(0, 1)[places].view(torch.uint16)
-        columns = top_ids.numpy().astype(np.uint16), logp.half().numpy(), states.numpy()
-        ends = np.cumsum([len(text.ids) for text in part])[:-1]
-        for text, *known in zip(part, *(np.split(column, ends) for column in columns)):
-            found.append(replace(text, **dict(zip(("top_ids", "top_logp", "states"), known))))
-    return found
-
-
 class FreshTexts(Texts):
     """Texts of which only the ids are kept: the target reads each batch anew. Batches are on its device."""
 
@@ -96,3 +78,18 @@ class FreshTexts(Texts):
         last, states = read(self.target, ids, self.layers)
         top_ids, top_logp = most_probable(self.target, last.flatten(0, 1)[places])
         return Batch(ids, places, weight, top_ids, top_logp, of_the_token_before(states))
+
+
+def with_states(texts: FreshTexts) -> list[Text]:
+    """The texts as they are kept: with the target's probabilities and its states."""
+    found: list[Text] = []
+    for start in range(0, len(texts.texts), READ_AT_ONCE):
+        part = texts.texts[start : start + READ_AT_ONCE]
+        batch = texts.batch(range(start, start + len(part)))
+        assert batch.states is not None, "read anew"
+        states = batch.states.flatten(0, 1)[batch.places + 1].view(torch.uint16)  # those of the token before
+        columns = batch.top_ids.numpy().astype(np.uint16), batch.top_logp.half().numpy(), states.numpy()
+        ends = np.cumsum([len(text.ids) for text in part])[:-1]
+        for text, *known in zip(part, *(np.split(column, ends) for column in columns)):
+            found.append(replace(text, **dict(zip(("top_ids", "top_logp", "states"), known))))
+    return found

@@ -23,7 +23,7 @@ from decoding.errors import UserError
 from decoding.records.weights import read_record
 from training import PAIR
 
-from .data import Texts, all_texts, save_texts, shard_files
+from .data import Batch, Texts, all_texts, save_texts, shard_files
 from .drafts import half
 from .reading import FreshTexts, of_the_token_before, read, with_states
 from .texts import (
@@ -113,13 +113,16 @@ class Teacher:
         return of_the_token_before(states)[0]
 
     @torch.no_grad()
-    def select(self, states: Tensor | None, layers: Sequence[int]) -> Tensor:
-        """Of states (..., STATE_LAYERS, width) those of ``layers``, the last of them as the target's head reads it."""
-        assert states is not None, "batches hold states"
+    def select(self, batch: Batch, layers: Sequence[int]) -> Tensor:
+        """Of the states in ``batch`` those of ``layers``, the target's last one as its head reads it."""
         top, norm = len(self.target.model.layers), self.target.model.norm
+        if not layers:
+            return norm.weight.new_zeros(*batch.ids.shape, 0, len(norm.weight))
+        states = batch.states
+        assert states is not None, "read with the states"
         parts = [states[..., STATE_LAYERS.index(layer), :] for layer in layers]
         read = [norm(part.float()).bfloat16() if layer == top else part for part, layer in zip(parts, layers)]
-        return torch.stack(read, -2) if read else states[..., :0, :]
+        return torch.stack(read, -2)
 
 
 ROWS = 128
@@ -237,8 +240,8 @@ def write_enough(
     with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens") as bar:
         while done < tokens:
             texts = writer.write(rows or (GPU_ROWS if device else ROWS))
-            if reader:
-                texts = with_states(reader, texts, turns.before, STATE_LAYERS)
+            if texts and reader:
+                texts = with_states(FreshTexts(texts, turns.before, reader, STATE_LAYERS))
             if texts:
                 save_texts(texts, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
             written = sum(len(text.ids) for text in texts)

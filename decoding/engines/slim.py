@@ -205,7 +205,5 @@ def _target_weights(target: Path, layers: list[int]) -> list[tuple[str, Tensor]]
 
 
 def _read_json(file: Path) -> Any:
-    try:
+    with readable(f"{file.parent.name}/{file.name} cannot be read", "fetch the draft again"):
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{file.parent.name}/{file.name} cannot be read ({error}): fetch the draft again.") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -16,30 +15,20 @@ from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
 from .state_drafting import FeatureDraft
 
+Waiting = tuple[torch.Tensor, frozenset[int]]
+"""Proposals that are not yet on the host, and the ids after which a draft proposes nothing more."""
+
 
 def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[CudaModel]:
     """Whether ``model``'s engine does greedy work that never brings logits to the host, and ``rule`` needs no other."""
     return rule.name == "greedy" and isinstance(model, CudaModel)
 
 
-@dataclass(slots=True)
-class Waiting:
-    """Proposals whose tokens are not yet on the host. ``ends``: ids after which a draft proposes nothing more."""
-
-    drafted: torch.Tensor
-    ends: frozenset[int]
-
-    def cut(self, tokens: list[int]) -> list[int]:
-        """``tokens`` up to the first of ``ends``; later ones do not count."""
-        at = next((index for index, token in enumerate(tokens) if token in self.ends), len(tokens))
-        return tokens[: at + 1]
-
-
 class DeviceDraft(ModelDraft):
     """A step copies one token and its features to the host in one transfer; several planned at once copy nothing."""
 
     _model: CudaModel
-    _waiting: Waiting | None = None
+    _waiting: Waiting | None = None  # for the next verification
 
     def step(self, text: list[int], state: DraftState) -> Any:  # a decoding.engines.cuda.DraftStep
         unseen = self._unseen(text, state)
@@ -59,8 +48,7 @@ class DeviceDraft(ModelDraft):
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length
             return super().propose(text, state, n, ends)
         unseen = self._unseen(text, state)
-        drafted = self._model.draft_planned(unseen, n, self._rule.vocab_size, self._added(unseen, state))
-        self._waiting = Waiting(drafted, ends)
+        self._waiting = self._model.draft_planned(unseen, n, self._rule.vocab_size, self._added(unseen, state)), ends
         return True
 
     def _added(self, unseen: list[int], state: DraftState) -> torch.Tensor | None:
@@ -68,7 +56,7 @@ class DeviceDraft(ModelDraft):
         return None
 
     def take_waiting(self) -> Waiting | None:
-        """Returns the proposals for the next verification once; None if the tokens are already on the host."""
+        """Returns the proposals once; None if the tokens are already on the host."""
         waiting, self._waiting = self._waiting, None
         return waiting
 

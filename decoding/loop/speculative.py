@@ -216,8 +216,10 @@ def verify_on_device(
     waiting = draft.take_waiting() if isinstance(draft, DeviceDraft) else None
     if waiting is None:
         return follow(target.choices([last, *state.tokens], vocab_size, _branches(target, state)), state)
-    tokens, choices, n_accepted = target.verify_planned(last, waiting.drafted, vocab_size)
-    state.tokens[:] = waiting.cut(tokens)
+    drafted, ends = waiting
+    tokens, choices, n_accepted = target.verify_planned(last, drafted, vocab_size)
+    end = next((index for index, token in enumerate(tokens) if token in ends), len(tokens))
+    state.tokens[:] = tokens[: end + 1]
     n_accepted = min(n_accepted, len(state.tokens))
     return range(n_accepted), choices[n_accepted]
 
