@@ -210,7 +210,8 @@ def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
         is_default = request.pair == find_pair().name
     except UserError:  # none is installed, as loading will say
         is_default = False
-    return "" if is_default else request.pair, request.target, request.draft, *number_formats(request)
+    draft = request.target and request.draft  # an evaluation without a target may name one of the pair's
+    return "" if is_default else request.pair, request.target, draft, *number_formats(request)
 
 
 def _as_events(steps: Iterator[Any]) -> RawEvents:

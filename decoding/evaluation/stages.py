@@ -174,7 +174,7 @@ class PolicyEvaluation(Evaluation):
     clock_name = "clock"
 
     def __init__(self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]) -> None:
-        self._draft = options.draft_name or pair.default_draft
+        self._draft = (not options.target and options.draft) or pair.default_draft
         pair = copy(pair)  # others use the pair itself
         pair.default_draft = self._draft  # the lanes on the clock name none
         fault = fault_of_trees(pair, self._draft)
