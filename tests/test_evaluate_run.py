@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from decoding.backends.jobs import _key_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import KINDS, prepare
 from decoding.errors import UserError
@@ -385,3 +386,4 @@ def test_a_draft_asked_for_by_name_runs_on_the_clock_and_stays_no_default(tmp_pa
     _, result = run(tmp_path, replace(OPTIONS, lanes=["static:2"], draft="weak", clock_prompts=1), pair)
     assert list(result.lanes)[:2] == ["autoregressive", "static:2"] and list(tmp_path.glob("clock-*.jsonl"))
     assert pair.default_draft == "small"
+    assert _key_of(replace(OPTIONS, draft="weak"))[:3] == ("", "", ""), "a client's evaluation loads the whole pair"
