@@ -23,6 +23,7 @@ from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
+from decoding.records.machine import describe_machine
 from decoding.records.pairs import PairDescription
 from tests.commands import Ended, command
 from tests.tiny_gguf import write_gguf
@@ -179,7 +180,7 @@ REPORT = {
 
 
 def test_a_document_holds_the_command_and_every_figure():
-    text = as_document([REPORT], "python -m decoding bench", None)
+    text = as_document([REPORT], "python -m decoding bench", describe_machine())
     assert "`python -m decoding bench` on " in text
     assert text.partition("## ")[2].splitlines()[2:] == [
         "| | tokens/s | range | with prompt | threads | draft | check | policy | rest |".replace("| |", "|  |"),

@@ -154,7 +154,7 @@ def test_the_last_pair_stays_loaded(tiny_pair):
     assert [events[-1][0] for events in runs] == ["finished"] * 2
     loadings = [[data for _, data in events if "Loading target" in data.get("message", "")] for events in runs]
     assert [bool(found) for found in loadings] == [True, False]
-    with pytest.raises(UserError, match="compare, evaluate, drafts"):
+    with pytest.raises(UserError, match="choose compare or evaluate"):
         list(jobs.run("dance", {}, "run", lambda: False))
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from decoding.backends.jobs import _key_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import KINDS, prepare
 from decoding.errors import UserError
@@ -370,7 +371,7 @@ def test_a_table_shows_trees_and_chains_at_other_growths_of_v(tmp_path, monkeypa
 
 def test_a_draft_without_probabilities_leaves_out_what_needs_them_and_trees(tmp_path):
     lanes = ["static:2", "tree-opt", "costtree", "confidence:0.4", "disco"]
-    result = run(tmp_path, replace(OPTIONS, lanes=lanes, draft_name="ngram", clock_prompts=0))[1]
+    result = run(tmp_path, replace(OPTIONS, lanes=lanes, draft="ngram", clock_prompts=0))[1]
     assert set(result.lanes) == {"autoregressive", "static:2", "static-opt"}
     notes = result.setting.notes
     assert sum("guesses one token for each place" in note for note in notes) == 2
@@ -382,6 +383,7 @@ def test_a_draft_without_probabilities_leaves_out_what_needs_them_and_trees(tmp_
 def test_a_draft_asked_for_by_name_runs_on_the_clock_and_stays_no_default(tmp_path):
     pair = ToyPair()
     del pair._drafts["small"]  # the default one: a lane that runs it fails
-    _, result = run(tmp_path, replace(OPTIONS, lanes=["static:2"], draft_name="weak", clock_prompts=1), pair)
+    _, result = run(tmp_path, replace(OPTIONS, lanes=["static:2"], draft="weak", clock_prompts=1), pair)
     assert list(result.lanes)[:2] == ["autoregressive", "static:2"] and list(tmp_path.glob("clock-*.jsonl"))
     assert pair.default_draft == "small"
+    assert _key_of(replace(OPTIONS, draft="weak"))[:3] == ("", "", ""), "a client's evaluation loads the whole pair"

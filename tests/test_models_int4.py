@@ -137,7 +137,7 @@ def test_texts_and_costs_are_kept_apart_by_format_and_machine(tiny_pair, tmp_pat
     kept.close()
     assert KeptTexts(four, 8).get([1, 2]) == [3] and KeptTexts(sixteen, 8).get([1, 2]) is None
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(kept_texts, "describe_machine", lambda gpu: replace(describe_machine(gpu), processor="other"))
+        elsewhere.setattr(kept_texts, "machine_of", lambda device: replace(describe_machine(), processor="other"))
         assert KeptTexts(four, 8).get([1, 2]) is None
     names = {repr(KnownCosts(pair, tmp_path)._setting(None, 100)) for pair in (four, sixteen)}
     assert len(names) == 2

@@ -59,7 +59,6 @@ def _as_large(pair: PairDescription) -> PairDescription:
 
 
 CLOSED = "The program was closed before the run was done: start it and the run again."
-EVALUATIONS = ("evaluate", "drafts")  # kinds of jobs; the options say which of the two it is
 SHARED = "Evaluations take minutes and this machine is shared: run them on your own machine."
 
 
@@ -82,7 +81,7 @@ class Backend(ABC):
     def run_job(
         self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
     ) -> Iterator[Event]:
-        """A job: "compare", whose ``finished`` carries ``{"run": ...}``, or another long one ("evaluate", "drafts"):
+        """A job: "compare", whose ``finished`` carries ``{"run": ...}``, or the long one "evaluate":
         ``progress`` events, then ``finished`` with ``{"result": ...}``.
         """
         run = run_id or new_id()
@@ -98,7 +97,7 @@ class Backend(ABC):
             self._check(CompareRequest(**options))
         elif self.only_comparisons or not self._grant.long_jobs:
             raise UserError(self.only_comparisons or SHARED)
-        elif kind in EVALUATIONS:
+        elif kind == "evaluate":
             from ..evaluation.options import options_from_dict
 
             check_length(options_from_dict(options).max_new_tokens, self._grant)

@@ -16,7 +16,6 @@ from ..records.events import Kind, RawEvents
 from ..records.pairs import find_pair
 from ..records.request import CompareRequest, number_formats
 from ..records.run_file import to_plain
-from .base import EVALUATIONS
 
 if TYPE_CHECKING:
     from ..comparison.kept_costs import KnownCosts
@@ -54,12 +53,12 @@ class Jobs:
             request = CompareRequest(**options)  # checked by whoever took it from elsewhere
             known = yield from self._load(request, cancel)
             yield from compare(request, known, cancel, run_id)
-        elif kind in EVALUATIONS:
+        elif kind == "evaluate":
             yield from self._evaluate(options, None, cancel)
         elif kind == PART:
             yield from self._evaluate(options["evaluation"], options["part"], cancel)
         else:
-            raise UserError(f"There is no job '{kind[:40]}': choose one of compare, {', '.join(EVALUATIONS)}.")
+            raise UserError(f"There is no job '{kind[:40]}': choose compare or evaluate.")
 
     def prepare(self) -> None:
         """Begin to load the default pair, before the first run is requested."""
@@ -210,7 +209,8 @@ def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
         is_default = request.pair == find_pair().name
     except UserError:  # none is installed, as loading will say
         is_default = False
-    return "" if is_default else request.pair, request.target, request.draft, *number_formats(request)
+    draft = request.target and request.draft  # an evaluation without a target may name one of the pair's
+    return "" if is_default else request.pair, request.target, draft, *number_formats(request)
 
 
 def _as_events(steps: Iterator[Any]) -> RawEvents:

@@ -31,14 +31,14 @@ from starlette.types import Receive, Scope, Send
 from ..errors import UserError
 from ..records.events import Event, event_to_json
 from ..records.request import SETTINGS, request_from_dict
-from .base import EVALUATIONS, Backend, check_token
+from .base import Backend, check_token
 from .metrics import Metrics
 from .stream import EventStream
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 2 * 2**20
-KINDS = ("compare", *EVALUATIONS)
+KINDS = ("compare", "evaluate")
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 HEARTBEAT = '{"run":"-","seq":0,"kind":"heartbeat","data":{}}\n'
 

@@ -24,8 +24,8 @@ from ..engines.linears import FloatHead
 from ..engines.pair import Pair
 from ..errors import first_line
 from ..loop.clock import wait_for
-from ..records.machine import describe_machine
 from ..records.text import markdown_table
+from ..records.trace import Machine
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 
 PLAIN, STATIC = "autoregressive", "static:5"
@@ -316,9 +316,8 @@ RATIO = "{median:.2f}× ({low:.2f} to {high:.2f})"
 SPEEDS = ("", "tokens/s", "range", "with prompt", "threads", "draft", "check", "policy", "rest")
 
 
-def as_document(reports: Sequence[ReportData], command: str, gpu: str | None) -> str:
+def as_document(reports: Sequence[ReportData], command: str, machine: Machine) -> str:
     """The command and the machine, then the reports."""
-    machine = describe_machine(gpu)
     made = f"`{command}` on {machine.where}; torch {machine.torch}, transformers {machine.transformers}."
     return "\n\n".join(["# Benchmark", made, *map(as_markdown, reports)]) + "\n"
 

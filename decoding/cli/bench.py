@@ -114,12 +114,12 @@ def bench(
 def _write(data: list[dict[str, Any]], folder: Path) -> None:
     """bench.json, and bench.md with the machine and the command. Raises UserError."""
     from ..bench.against import as_document
-    from ..engines.loading import gpu_name
+    from ..engines.loading import machine_of
 
     command = shlex.join(["python", "-m", "decoding", *sys.argv[1:]])
     with explained(f"The report could not be written into {folder}"):
         write_whole(folder / "bench.json", json.dumps(data, indent=1) + "\n")
-        write_whole(folder / "bench.md", as_document(data, command, gpu_name(data[0]["device"])))
+        write_whole(folder / "bench.md", as_document(data, command, machine_of(data[0]["device"])))
     err.print(Text(f"Wrote {folder / 'bench.json'}, {folder / 'bench.md'}"))
 
 

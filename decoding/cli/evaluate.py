@@ -77,9 +77,7 @@ def evaluate(
     if result_file is not None:
         _report(load_result(result_file), out_folder, ship, as_json)
         return
-    if not options["target"]:
-        options |= {"draft": "", "draft_name": options["draft"]}
-    if options["drafts"] and (lanes or options.get("draft_name")):
+    if options["drafts"] and (lanes or (options["draft"] and not options["target"])):
         raise UserError("All drafts are compared, each with all policies: leave --draft and --lanes out.")
     named = [lane.strip() for lane in lanes.split(",") if lane.strip()]
     asked = check_options(EvaluationOptions(**options, lanes=named or default_lanes()))
@@ -115,7 +113,7 @@ def _run(
     from ..evaluation.stages import open_evaluation, work_name
 
     with progress_bar("Loading the models") as progress:
-        pair = load_pair(options.pair, options.target, options.draft, *number_formats(options))
+        pair = load_pair(options.pair, options.target, options.target and options.draft, *number_formats(options))
         folder = folder or WORK / work_name(options, pair)
         return _follow(open_evaluation(options, pair, folder, cancelled).run(), progress), folder
 

@@ -9,11 +9,10 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ..engines.loading import gpu_name
+from ..engines.loading import machine_of
 from ..lookahead.lanes import Lane
 from ..loop.drafting import prefill
 from ..loop.features import as_rows
-from ..records.machine import describe_machine
 from ..records.trace import Chain, Costs, PairInfo, Repeat, Run, TokenText, Trace, Verdict
 from .annotate import Annotator, to_iteration
 from .lane_run import LaneRun
@@ -48,7 +47,7 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
     return Run(
         id=run_id,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        machine=describe_machine(gpu_name(prepared.pair.target.info.device)),
+        machine=machine_of(prepared.pair.target.info.device),
         pair=pair_info(prepared),
         settings=prepared.request,
         prompt_ids=list(prepared.prompt.ids),

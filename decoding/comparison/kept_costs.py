@@ -17,12 +17,11 @@ from ..analysis.tuning import Chosen, choose
 from ..analysis.validation import FILE as VALIDATION
 from ..analysis.validation import policies_digest, read_validation
 from ..engines.kept_trials import MAX_AGE, age_of, keep, now, read_kept, try_again
-from ..engines.loading import gpu_name
+from ..engines.loading import machine_of
 from ..engines.pair import Pair
 from ..engines.threads import DRAFT_ROWS, TARGET_ROWS
 from ..errors import Cancelled, UserError
 from ..files import costs_folder, digest_of
-from ..records.machine import describe_machine
 from ..records.request import DEFAULT_LANES, CompareRequest
 from ..records.trace import Costs, Machine, ModelInfo
 from .costs import measure_costs, measure_decision, warm_up
@@ -217,9 +216,8 @@ class KnownCosts:
 
     def _setting(self, draft: str | None, context: int) -> Setting:
         target = self.pair.target.info
-        machine = describe_machine(gpu_name(target.device))
         info = None if draft is None else model_info(self.pair, draft)
-        return Setting(target, info, machine, bucket(context))
+        return Setting(target, info, machine_of(target.device), bucket(context))
 
 
 def _by_nearness(context: int) -> list[int]:

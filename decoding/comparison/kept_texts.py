@@ -11,12 +11,11 @@ import json
 from collections.abc import Callable
 
 from ..engines.inputs import EncodedPrompt, encoded
-from ..engines.loading import gpu_name
+from ..engines.loading import machine_of
 from ..engines.pair import Pair
 from ..errors import Cancelled
 from ..files import Lines, cache_folder, digest_of
 from ..lookahead.lanes import Lane, parse_lane
-from ..records.machine import describe_machine
 from .lane_run import LaneRun
 from .prepare import Prepared
 
@@ -34,7 +33,7 @@ class KeptTexts:
 
     def __init__(self, pair: Pair, n_tokens: int) -> None:
         info = pair.target.info
-        machine = describe_machine(gpu_name(info.device))
+        machine = machine_of(info.device)
         key = {
             "target": info.fingerprint,
             "engine": f"{info.engine} {info.dtype} {info.device}",

@@ -15,13 +15,12 @@ import torch
 import transformers
 
 from ..analysis.run_costs import MIN_ITERATIONS
-from ..engines.loading import describe_model, gpu_name
+from ..engines.loading import describe_model, machine_of
 from ..engines.tokenizer import Tokenizer
 from ..errors import UserError
 from ..loop.speculative import RawIteration
 from ..records.events import new_id
 from ..records.generate import ENGINE, PLAIN, TITLES, WAYS, Call
-from ..records.machine import describe_machine
 from ..records.pairs import PROMPT_LOOKUP
 from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, CompareRequest
 from ..records.run_file import run_from_json, run_to_json
@@ -112,7 +111,7 @@ def assemble_calls(calls: list[Recorded], tokenizer: Tokenizer) -> Run:
     run = Run(
         id=new_id(),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        machine=describe_machine(gpu_name(target.device)),
+        machine=machine_of(target.device),
         pair=PairInfo(target.name, target, drafts, next(iter(drafts), "")),
         settings=_settings(calls, [trace.lane for trace in lanes], target.name, tokenizer),
         prompt_ids=first.prompt,

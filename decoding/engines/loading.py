@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ..errors import UserError, readable
-from ..records.trace import ModelInfo
+from ..records.machine import describe_machine
+from ..records.trace import Machine, ModelInfo
 from ..records.weights import fingerprint
 from .base import CachedModel
 from .checks import check_config, check_index, stored_dtype
@@ -240,8 +241,6 @@ def describe_model(hf_model: Any, name: str, source: str, mark: str) -> ModelInf
     )
 
 
-def gpu_name(device: str) -> str | None:
-    """Name of the GPU behind a torch device string, None for a CPU."""
-    if not device.startswith("cuda"):
-        return None
-    return torch.cuda.get_device_name(device)
+def machine_of(device: str) -> Machine:
+    """This machine, with the GPU behind a torch device string unless that is a CPU's."""
+    return describe_machine(torch.cuda.get_device_name(device) if device.startswith("cuda") else None)

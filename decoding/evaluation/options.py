@@ -37,7 +37,7 @@ class EvaluationOptions:
 
     ``clock_prompts`` of the test prompts also run on the clock, ``repeats`` times each. ``chain_minutes`` bounds the
     collecting of texts and chains, a third of it for validation; a second evaluation in the same folder continues with
-    the prompts that did not fit. ``draft_name`` "" is the pair's default.
+    the prompts that did not fit. ``draft`` "" is the pair's default.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
@@ -59,7 +59,6 @@ class EvaluationOptions:
     repeats: Annotated[int, Field(description="Timed runs of each of them.")] = 2
     minutes: Annotated[float | None, Field(description="Stop timing after this many minutes.")] = 10.0
     chain_minutes: Annotated[float | None, Field(description="Minutes for collecting texts; default: no limit.")] = None
-    draft_name: Short = ""
     drafts: Annotated[Short, Field(description="all: compare all drafts of the pair.")] = ""
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, UserError
 from ..files import Lines, write_whole
-from ..records.machine import describe_machine
 from ..records.run_file import to_plain
 from .results import Progress
 
@@ -65,7 +64,7 @@ def run_part(
 
     Raises UserError as an evaluation does.
     """
-    from ..engines.loading import gpu_name
+    from ..engines.loading import machine_of
     from .stages import open_evaluation
 
     _check_same_target(part, pair)
@@ -73,8 +72,7 @@ def run_part(
         write_whole(folder / Path(name).name, "".join(json.dumps(one) + "\n" for one in records))
     evaluation = open_evaluation(options, pair, folder, cancel)
     host = socket.gethostname()
-    machine = describe_machine(gpu_name(pair.target.info.device))
-    result = PartResult(asdict(machine), host, f"{host}:{os.getpid()}", {})
+    result = PartResult(asdict(machine_of(pair.target.info.device)), host, f"{host}:{os.getpid()}", {})
     try:
         yield from _run_stage(evaluation, part, result)
     except Cancelled:

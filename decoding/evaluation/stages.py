@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..comparison.prepare import abilities_of, check_draft, model_info
-from ..engines.loading import gpu_name
+from ..engines.loading import machine_of
 from ..engines.pair import Pair
 from ..errors import Cancelled, UserError
 from ..files import safe_name
@@ -24,7 +24,6 @@ from ..lookahead.fitted import need_head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import all_specs, evaluated_lanes
 from ..loop.drafting import MODEL_FREE
-from ..records.machine import describe_machine
 from ..records.suites import Prompt, load_suite, suites_for
 from .choices import TUNED, decides, is_tree, tuned_lanes
 from .collect import Collector, Steps
@@ -153,7 +152,7 @@ class Evaluation(ABC):
             target_fingerprint=target.fingerprint,
             draft_fingerprint=guesser.fingerprint,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            machine=describe_machine(gpu_name(target.device)),
+            machine=machine_of(target.device),
             target_dtype=target.dtype,
             draft_dtype=guesser.dtype,
             threads=target.threads,
@@ -174,7 +173,7 @@ class PolicyEvaluation(Evaluation):
     clock_name = "clock"
 
     def __init__(self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]) -> None:
-        self._draft = options.draft_name or pair.default_draft
+        self._draft = (not options.target and options.draft) or pair.default_draft
         pair = copy(pair)  # others use the pair itself
         pair.default_draft = self._draft  # the lanes on the clock name none
         fault = fault_of_trees(pair, self._draft)

@@ -198,7 +198,7 @@ def embedded_pairs() -> list[PairDescription]:
 
     That is the default pair or, if its target is not available here, another one with a note that says so.
     """
-    pairs = _told_apart([path.parent for path in sorted(MODELS.glob("*/pair.json"))])
+    pairs = _in_models()
     index = MODELS / "index.json"
     default = _read_json(index).get("default") if index.exists() else None
     pairs.sort(key=lambda pair: (not pair.loadable, pair.name != default))
@@ -208,11 +208,11 @@ def embedded_pairs() -> list[PairDescription]:
     return pairs
 
 
-def _told_apart(folders: list[Path]) -> list[PairDescription]:
-    """The pairs in ``folders``. One broken description costs only itself: it cannot be loaded, for the reason given. Of
-    two of one name, only that in the folder of this name can load, else the first.
+def _in_models() -> list[PairDescription]:
+    """The pairs in models/. One broken description costs only itself: it cannot be loaded, for the reason given. Of two
+    of one name, only that in the folder of this name can load, else the first.
     """
-    pairs = []
+    folders, pairs = [path.parent for path in sorted(MODELS.glob("*/pair.json"))], []
     owners: dict[str, Path] = {}
     for folder in folders:
         try:
@@ -272,23 +272,17 @@ def read_pair(folder: Path) -> PairDescription:
 
 
 @functools.lru_cache(maxsize=64)
-def _described(name: str) -> dict[str, Any]:
-    """The pair.json of the embedded pair ``name``, which may come from a run file: no path is made of it. {} for a pair
-    that is not embedded.
+def _described(name: str) -> PairDescription | None:
+    """The embedded pair ``name``, or the preset; None if it is unknown here. The name may come from a run file: no path
+    is made of it.
     """
-    for path in sorted(MODELS.glob("*/pair.json"), key=lambda path: (path.parent.name != name, path)):  # as _told_apart
-        try:
-            data = _read_json(path)
-        except UserError:
-            continue
-        if data.get("name", path.parent.name) == name:
-            return data
-    return {}
+    return next((pair for pair in (*_in_models(), *PRESETS) if pair.name == name), None)
 
 
 def about_pair(name: str) -> str:
-    """What the target of the embedded pair ``name`` can do, in a few words; "" for a pair that is not embedded."""
-    return str(_described(name).get("about", ""))
+    """What the target of the pair ``name`` can do, in a few words; "" for a pair that does not say."""
+    described = _described(name)
+    return described.about if described else ""
 
 
 def is_asked(chat: bool | None, pair: str) -> bool:
@@ -298,9 +292,8 @@ def is_asked(chat: bool | None, pair: str) -> bool:
     """
     if chat is not None:
         return chat
-    if described := _described(pair):
-        return bool(described.get("chat", False))
-    return any(preset.chat for preset in PRESETS if preset.name == pair)
+    described = _described(pair)
+    return described is not None and described.chat
 
 
 def find_pair(name: str = "") -> PairDescription:

@@ -63,10 +63,10 @@ class Section:
 class Report(ABC):
     """What one of the two tabs shows of a result; the class says how such a result is measured and found."""
 
-    job: ClassVar[str]  # of Backend.run_job
+    job: ClassVar[str]  # its name on the page
     intro: ClassVar[str]
     command: ClassVar[str]  # that measures and ships it
-    options: ClassVar[dict[str, Any]] = {}  # of the job
+    options: ClassVar[dict[str, Any]] = {}  # of the evaluation
     of_drafts: ClassVar[bool] = False
     questions: ClassVar[Sequence[tuple[str, Sequence[str], Sequence[str]]]] = ()
     second: EvaluationResult | None = None  # a further shipped result that the tab offers

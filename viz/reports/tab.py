@@ -74,7 +74,7 @@ def build_report_tab(page: gr.Blocks, kind: type[Report], backend: Backend, visi
     wire_memory(page, form, view, restore, list(form.values()))
 
     def start(*values: Any) -> EventStream[Event]:
-        run_job = functools.partial(backend.run_job, kind.job, job_options(kind, *values))
+        run_job = functools.partial(backend.run_job, "evaluate", job_options(kind, *values))
         return stream_of(run_job, functools.partial(_finish, kind, kept))
 
     wire_job(kind.job, start, visits, list(form.values()), view, buttons)
