@@ -199,8 +199,16 @@ def test_another_prompt_is_another_run_and_names_of_calls_do_not_clash(tiny):
         for prompt in ("one", "two", "one"):
             tiny.generate(prompt, assistant_model=tiny.draft)
     assert [[trace.lane for trace in run.lanes] for run in recorder.runs] == [["assisted", "assisted#2"], ["assisted"]]
-    with pytest.raises(UserError, match="2 prompts were recorded"):
+    with pytest.raises(UserError, match="2 prompts or models were recorded"):
         recorder.run  # noqa: B018
+
+
+def test_another_model_is_another_run(tiny):
+    """It was a lane of the first one's, with a speedup over it."""
+    with Recorder(tiny.tokenizer) as recorder:
+        tiny.generate()
+        tiny.draft.generate(**tiny.tokenizer(PROMPT, return_tensors="pt"), max_new_tokens=2, pad_token_id=0)
+    assert [(run.pair.target.name, len(run.lanes)) for run in recorder.runs] == [("target", 1), ("draft", 1)]
 
 
 def test_generate_in_another_thread_is_recorded(tiny):

@@ -72,22 +72,23 @@ class Recorder:
     @property
     def run(self) -> Run:
         """The calls of the block as one run: a lane each, the first plain one the baseline. Raises UserError if there
-        were none, or if they had several prompts.
+        were none, or if they had several prompts or models.
         """
         runs = self.runs
         if len(runs) != 1:
-            had = "No call of generate was recorded in this block" if not runs else f"{len(runs)} prompts were recorded"
-            raise UserError(f"{had}: a run holds the calls with one prompt (recorder.runs has one run for each).")
+            many = f"{len(runs)} prompts or models were recorded"
+            had = many if runs else "No call of generate was recorded in this block"
+            raise UserError(f"{had}: a run holds the calls of one model with one prompt (recorder.runs has each run).")
         return runs[0]
 
     @property
     def runs(self) -> list[Run]:
-        """A run for each prompt. Raises UserError where a run file cannot hold it."""
-        by_prompt: dict[tuple[int, ...], list[Recorded]] = {}
+        """A run for each prompt and model. Raises UserError where a run file cannot hold it."""
+        together: dict[tuple[int, ...], list[Recorded]] = {}
         for call in self._calls:
-            by_prompt.setdefault(tuple(call.prompt), []).append(call)
+            together.setdefault((id(call.model), *call.prompt), []).append(call)
         tokenizer = Tokenizer(self._tokenizer)
-        return [assemble_calls(calls, tokenizer) for calls in by_prompt.values()]
+        return [assemble_calls(calls, tokenizer) for calls in together.values()]
 
     def _replace(self, name: str, method: Callable) -> None:
         original = getattr(GenerationMixin, name)
