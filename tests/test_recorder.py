@@ -18,14 +18,16 @@ from transformers import (
 )
 from transformers.modeling_layers import MtpModel
 
+from decoding.analysis.steadiness import verdict
 from decoding.comparison.recorder import SEAM, Recorder
 from decoding.errors import UserError
 from decoding.records.generate import ENGINE, why_no_chain
 from decoding.records.run_file import load_run, save_run
-from decoding.records.trace import Run
+from decoding.records.trace import Run, Verdict
 from viz.export import export_html
 from viz.figures.race import draw_run
 from viz.player.payload import run_payload
+from viz.player.sentences import opening
 
 from .commands import command
 from .runs import simulate_lane
@@ -209,6 +211,13 @@ def test_another_model_is_another_run(tiny):
         tiny.generate()
         tiny.draft.generate(**tiny.tokenizer(PROMPT, return_tensors="pt"), max_new_tokens=2, pad_token_id=0)
     assert [(run.pair.target.name, len(run.lanes)) for run in recorder.runs] == [("target", 1), ("draft", 1)]
+
+
+def test_a_call_with_another_limit_writes_the_same_text_as_far_as_it_goes(tiny):
+    run, _ = record(tiny, {}, {"assistant_model": tiny.draft, "max_new_tokens": N // 2})
+    assert [trace.verdict for trace in run.lanes] == [Verdict(same=True)] * 2
+    assert verdict(run, str)["text"] == "Same text in both lanes, as far as each goes."
+    assert opening(run).startswith(f"Here: {N // 2} tokens, ")
 
 
 def test_generate_in_another_thread_is_recorded(tiny):

@@ -193,7 +193,8 @@ def _without_prompt(seconds: list[float], places: Iterable[int]) -> float:
 def _verdict(call: Recorded, reference: Recorded) -> Verdict:
     if call.config.do_sample or reference.config.do_sample:
         return Verdict(same=None)
-    at = difference(call.output, reference.output)
+    shared = min(len(call.output), len(reference.output))  # a call may end sooner, by its own limit or criteria
+    at = difference(call.output[:shared], reference.output[:shared])
     return Verdict(same=at is None, first_difference=at)
 
 
