@@ -30,7 +30,7 @@ from ..loop.clock import DRAFT, POLICY, REST, VERIFY
 from ..loop.speculative import RawIteration
 from ..records.trace import Run, StopReason
 from .annotate import View
-from .recorder_run import Recorded, assemble_calls
+from .recorder_run import Recorded, assemble_calls, settings_of
 
 WRITTEN_FOR = "5.23"
 SEAM = {
@@ -176,6 +176,7 @@ class _Watch:
     def follow(self, generator: Any) -> None:
         """Reads what ``generator`` drafts in this call, and what the target makes of it."""
         self._call.generator = generator
+        self._call.settings = settings_of(self._call)
         generator.get_candidates = partial(self._drafted, generator.get_candidates)
         generator.update_candidate_strategy = partial(self._verified, generator.update_candidate_strategy)
 

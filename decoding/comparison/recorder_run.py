@@ -43,7 +43,8 @@ MAX_VERIFIED = 256  # tokens in one pass, of which a run file holds the cost
 class Recorded:
     """One call, which the recorder fills in.
 
-    ``seconds``: draft, verify, policy and rest of each iteration; ``before_s``: from the call to its first iteration.
+    ``settings``: what drafts, and how, when the call begins (transformers moves some of it). ``seconds``: draft,
+    verify, policy and rest of each iteration; ``before_s``: from the call to its first iteration.
     """
 
     model: Any
@@ -55,6 +56,7 @@ class Recorded:
     seen: Views = field(default_factory=dict)
     seconds: list[list[float]] = field(default_factory=list)
     before_s: float = 0.0
+    settings: str = ""
 
     @property
     def output(self) -> list[int]:
@@ -167,7 +169,7 @@ def _trace(call: Recorded, lane: str, reference: Recorded) -> Trace:
         repeats=[_repeat(call)],
         finish=call.finish,
         verdict=_verdict(call, reference),
-        notes=[*_how(call), PROMPT_NOTE],
+        notes=[*filter(None, [call.settings]), PROMPT_NOTE],
     )
 
 
@@ -198,10 +200,8 @@ def _verdict(call: Recorded, reference: Recorded) -> Verdict:
     return Verdict(same=at is None, first_difference=at)
 
 
-def _how(call: Recorded) -> list[str]:
-    """What drafted, and with which settings, in transformers' own words."""
-    if call.way == PLAIN:
-        return []
+def settings_of(call: Recorded) -> str:
+    """What drafts, and with which settings, in transformers' own words."""
     config = getattr(call.generator, "assistant_generation_config", call.config)
     names = {
         "assisted": ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
@@ -209,7 +209,7 @@ def _how(call: Recorded) -> list[str]:
         "early-exit": ("assistant_early_exit",),
     }.get("assisted" if call.way == "universal" else call.way, ())
     values = "".join(f", {name} {value}" for name in names if (value := getattr(config, name, None)) is not None)
-    return [f"transformers {transformers.__version__}, {type(call.generator).__name__}{values}."[:400]]
+    return f"transformers {transformers.__version__}, {type(call.generator).__name__}{values}."[:400]
 
 
 # -- models
