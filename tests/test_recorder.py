@@ -261,6 +261,16 @@ def test_what_is_not_one_text_of_tokens_is_refused(tiny, settings, sentence):
         recorder.run  # noqa: B018
 
 
+def test_a_second_recorder_is_refused_while_one_watches(tiny):
+    with Recorder(tiny.tokenizer) as first:
+        with pytest.raises(UserError, match="Another recorder is watching generate"), Recorder(tiny.tokenizer):
+            pass
+        tiny.generate()
+    with Recorder(tiny.tokenizer) as second:
+        tiny.generate()
+    assert len(first.run.lanes) == len(second.run.lanes) == 1
+
+
 def test_a_call_that_fails_is_not_recorded(tiny):
     def broken(*args):
         raise RuntimeError("broken streamer")

@@ -44,7 +44,9 @@ SEAM = {
 TOP = 5  # alternatives kept per token
 NO_BATCH = "The recorder follows one text at a time: call generate with one prompt and num_return_sequences=1."
 NO_BEAMS = "The recorder follows one text at a time: call generate without beams (num_beams=1)."
+ONE_RECORDER = "Another recorder is watching generate: end its block first, or both would time each other's reading."
 NO_IDS = "The recorder needs the prompt's token ids: give generate input_ids, not inputs_embeds alone."
+_watching = threading.Lock()  # held by the recorder whose block is open
 
 
 class Recorder:
@@ -58,8 +60,13 @@ class Recorder:
         self._undo = ExitStack()
 
     def __enter__(self) -> Recorder:
-        """Raises UserError where transformers has other methods than the recorder is written for."""
+        """Raises UserError within another recorder's block, and where transformers has other methods than the recorder
+        is written for.
+        """
         _check_seam()
+        if not _watching.acquire(blocking=False):
+            raise UserError(ONE_RECORDER)
+        self._undo.callback(_watching.release)
         self._replace("_sample", self._plain)
         self._replace("_assisted_decoding", self._assisted)
         self._replace("_beam_search", _refuse_beams)
