@@ -271,6 +271,12 @@ def test_a_second_recorder_is_refused_while_one_watches(tiny):
     assert len(first.run.lanes) == len(second.run.lanes) == 1
 
 
+def test_what_is_no_tokenizer_is_refused_before_anything_runs(tiny):
+    for other in (tiny.target, "gpt2", None):
+        with pytest.raises(UserError, match=f"the target's tokenizer, not a {type(other).__name__}"):
+            Recorder(other)
+
+
 def test_a_call_that_fails_is_not_recorded(tiny):
     def broken(*args):
         raise RuntimeError("broken streamer")

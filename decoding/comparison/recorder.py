@@ -53,8 +53,10 @@ class Recorder:
     """A ``with`` block whose calls of ``generate`` are recorded; see :attr:`run`."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """``tokenizer``: the target's, of transformers."""
-        self._tokenizer = tokenizer
+        """``tokenizer``: the target's, of transformers. Raises UserError for another object."""
+        if not hasattr(tokenizer, "eos_token_id"):
+            raise UserError(f"The recorder takes the target's tokenizer, not a {type(tokenizer).__name__}.")
+        self._tokenizer = Tokenizer(tokenizer)
         self._calls: list[Recorded] = []
         self._here = threading.local()  # a streamer's generate runs in another thread
         self._undo = ExitStack()
@@ -94,8 +96,7 @@ class Recorder:
         together: dict[tuple[int, ...], list[Recorded]] = {}
         for call in self._calls:
             together.setdefault((id(call.model), *call.prompt), []).append(call)
-        tokenizer = Tokenizer(self._tokenizer)
-        return [assemble_calls(calls, tokenizer) for calls in together.values()]
+        return [assemble_calls(calls, self._tokenizer) for calls in together.values()]
 
     def _replace(self, name: str, method: Callable) -> None:
         original = getattr(GenerationMixin, name)
