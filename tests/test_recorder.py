@@ -84,9 +84,7 @@ def test_the_calls_of_one_prompt_are_lanes_and_the_plain_one_is_the_baseline(tin
     assert [trace.output for trace in run.lanes] == texts
     assert all(trace.verdict.same for trace in run.lanes)
     assert (run.settings.prompt, run.settings.rule, run.token_limit) == (PROMPT, "greedy", N)
-    begins = (
-        r"num_assistant_tokens 20, .*, assistant_confidence_threshold 0\.4\.$"  # which moves in the course of a call
-    )
+    begins = r"num_assistant_tokens 20, .*, assistant_confidence_threshold 0\.4\.$"  # the call moves it
     assert re.search(begins, run.lanes[0].notes[0])
     save_run(run, tmp_path / "run.json")
     assert load_run(tmp_path / "run.json") == run
