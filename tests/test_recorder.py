@@ -1,6 +1,7 @@
 """Recording of transformers' generate: every way to draft, on tiny random models."""
 
 import re
+import sys
 import threading
 from functools import wraps
 from statistics import median
@@ -133,6 +134,13 @@ def test_the_seconds_are_those_of_the_call(tiny, monkeypatch):
     for iteration, draft_s in zip(run.lanes[1].iterations, assisted.draft_s):
         assert iteration.n_drafted * slow / 3 <= draft_s
     assert sum(repeat.prefill_s + repeat.decode_s for repeat in (plain, assisted)) < wall
+
+
+def test_the_first_check_does_not_count_what_transformers_imports_in_it(tiny, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.delitem(sys.modules, "sklearn.metrics", raising=False)
+    with Recorder(tiny.tokenizer):
+        assert "sklearn.metrics" in sys.modules
 
 
 def test_the_first_pass_counts_as_much_as_the_later_ones_and_the_prompt_has_the_rest(tiny, monkeypatch):

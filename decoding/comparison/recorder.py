@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial, wraps
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 import transformers
 from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 from transformers.generation.candidate_generator import CandidateGenerator
+from transformers.utils import is_sklearn_available
 
 from ..engines.tokenizer import Tokenizer
 from ..errors import UserError
@@ -69,6 +71,8 @@ class Recorder:
         if not _watching.acquire(blocking=False):
             raise UserError(ONE_RECORDER)
         self._undo.callback(_watching.release)
+        if is_sklearn_available():  # which transformers imports in its first check: a second of that call's time
+            import_module("sklearn.metrics")
         self._replace("_sample", self._plain)
         self._replace("_assisted_decoding", self._assisted)
         self._replace("_beam_search", _refuse_beams)
