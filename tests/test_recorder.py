@@ -192,9 +192,10 @@ def test_every_way_to_draft_is_recorded(tiny, way, monkeypatch):
 @pytest.mark.parametrize("way", ["assisted", "universal", "lookup"])
 def test_sampling_is_recorded_as_such(tiny, way):
     torch.manual_seed(1)
-    run, texts = record(tiny, {}, WAYS[way](tiny) | {"do_sample": True, "temperature": 0.7, "top_k": 20})
+    sampled = {"do_sample": True, "temperature": 0.7, "top_k": 20}
+    run, texts = record(tiny, sampled, WAYS[way](tiny) | sampled)
     assert run.lanes[1].output == texts[1]
-    assert [trace.verdict.same for trace in run.lanes] == [True, None]
+    assert [trace.verdict.same for trace in run.lanes] == [None, None]
     assert (run.settings.rule, run.settings.temperature, run.settings.top_k) == ("sampling", 0.7, 20)
 
 
@@ -211,8 +212,18 @@ def test_another_prompt_is_another_run_and_names_of_calls_do_not_clash(tiny):
         for prompt in ("one", "two", "one"):
             tiny.generate(prompt, assistant_model=tiny.draft)
     assert [[trace.lane for trace in run.lanes] for run in recorder.runs] == [["assisted", "assisted#2"], ["assisted"]]
-    with pytest.raises(UserError, match="2 prompts or models were recorded"):
+    with pytest.raises(UserError, match="2 runs were recorded"):
         recorder.run  # noqa: B018
+
+
+def test_calls_that_choose_tokens_otherwise_are_another_run(tiny):
+    """The greedy lane was called a sampled one, and each temperature the first one."""
+    sampled = {"do_sample": True, "top_k": 20}
+    with Recorder(tiny.tokenizer) as recorder:
+        for chosen in ({}, sampled | {"temperature": 0.5}, sampled | {"temperature": 1.5}, {}):
+            tiny.generate(**chosen)
+    found = [(run.settings.rule, run.settings.temperature, len(run.lanes)) for run in recorder.runs]
+    assert found == [("greedy", 0.0, 2), ("sampling", 0.5, 1), ("sampling", 1.5, 1)]
 
 
 def test_another_model_is_another_run(tiny):

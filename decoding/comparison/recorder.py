@@ -85,21 +85,22 @@ class Recorder:
     @property
     def run(self) -> Run:
         """The calls of the block as one run: a lane each, the first plain one the baseline. Raises UserError if there
-        were none, or if they had several prompts or models.
+        were none, or if they are several runs.
         """
         runs = self.runs
         if len(runs) != 1:
-            many = f"{len(runs)} prompts or models were recorded"
+            many = f"{len(runs)} runs were recorded"
             had = many if runs else "No call of generate was recorded in this block"
-            raise UserError(f"{had}: a run holds the calls of one model with one prompt (recorder.runs has each run).")
+            kind = "the calls of one model with one prompt, all greedy or all sampled alike"
+            raise UserError(f"{had}: a run holds {kind} (recorder.runs has each run).")
         return runs[0]
 
     @property
     def runs(self) -> list[Run]:
-        """A run for each prompt and model. Raises UserError where a run file cannot hold it."""
-        together: dict[tuple[int, ...], list[Recorded]] = {}
+        """A run for each model, prompt and way to choose tokens. Raises UserError where a run file cannot hold it."""
+        together: dict[tuple, list[Recorded]] = {}
         for call in self._calls:
-            together.setdefault((id(call.model), *call.prompt), []).append(call)
+            together.setdefault((id(call.model), *call.choosing.values(), *call.prompt), []).append(call)
         return [assemble_calls(calls, self._tokenizer) for calls in together.values()]
 
     def _replace(self, name: str, method: Callable) -> None:

@@ -75,6 +75,15 @@ class Recorded:
         return [] if ends is None else ends.tolist()
 
     @property
+    def choosing(self) -> dict[str, Any]:
+        """How the target's tokens are chosen, in the terms of a comparison."""
+        if not self.config.do_sample:
+            return {"rule": "greedy"}
+        temperature = float(self.config.temperature or 1.0)
+        top = {"top_k": self.config.top_k or 0, "top_p": self.config.top_p or 1.0}
+        return {"rule": "sampling", "temperature": temperature, **top}
+
+    @property
     def finish(self) -> Finish:
         if self.output and self.output[-1] in self.ends:
             return "eos"
@@ -129,18 +138,14 @@ def assemble_calls(calls: list[Recorded], tokenizer: Tokenizer) -> Run:
 
 def _settings(calls: list[Recorded], lanes: list[str], pair: str, tokenizer: Tokenizer) -> CompareRequest:
     """What the calls asked for, in the terms of a comparison."""
-    sampling = next((call.config for call in calls if call.config.do_sample), None)
     return CompareRequest(
         prompt=tokenizer.decode(calls[0].prompt)[-MAX_PROMPT_CHARS:],
         lanes=lanes,
         max_new_tokens=min(MAX_NEW_TOKENS, max(call.limit for call in calls)),
         pair=pair,
-        temperature=0.0 if sampling is None else float(sampling.temperature or 1.0),
-        rule="greedy" if sampling is None else "sampling",
         repeats=1,
-        top_k=0 if sampling is None else sampling.top_k or 0,
-        top_p=1.0 if sampling is None else sampling.top_p or 1.0,
         chat=False,
+        **calls[0].choosing,
     )
 
 
@@ -193,7 +198,7 @@ def _without_prompt(seconds: list[float], places: Iterable[int]) -> float:
 
 
 def _verdict(call: Recorded, reference: Recorded) -> Verdict:
-    if call.config.do_sample or reference.config.do_sample:
+    if call.config.do_sample:
         return Verdict(same=None)
     shared = min(len(call.output), len(reference.output))  # a call may end sooner, by its own limit or criteria
     at = difference(call.output[:shared], reference.output[:shared])
