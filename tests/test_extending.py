@@ -199,7 +199,8 @@ def test_every_cell_of_the_example_shows_something(scripted):
 def test_a_notebook_shows_a_run_file_by_its_path(scripted, tmp_path):
     run, path = viz.notebook.compare("def mean(values):"), tmp_path / "run.json"
     save_run(run, path)
-    assert viz.notebook.player(str(path)).html == viz.notebook.player(run).html
+    shown, opened = viz.notebook.player(run).html, viz.notebook.player(str(path)).html
+    assert opened == shown.replace('"badge":{"kind":"live"', '"badge":{"kind":"imported"') != shown
     assert len(viz.notebook.plots(path)) == len(viz.notebook.plots(run)) > 1
     with pytest.raises(UserError, match="nowhere.json"):
         viz.notebook.lesson(tmp_path / "nowhere.json")
@@ -228,8 +229,9 @@ def test_what_cannot_be_is_said(scripted):
         viz.notebook.compare("x", "autoregressive,static:0")
     with pytest.raises(UserError, match="bogus"):
         viz.notebook.compare("x", bogus=3)
-    with pytest.raises(UserError, match="There is no lesson"):
-        viz.notebook.lesson(make_run(), "nothing")
+    for missing in ("nothing", Path("nothing")):
+        with pytest.raises(UserError, match="There is no lesson nothing"):
+            viz.notebook.lesson(make_run(), missing)
 
 
 def test_a_frame_can_be_saved_and_lets_nothing_out_of_its_attribute(tmp_path):

@@ -1,5 +1,7 @@
 """Recording of transformers' generate: every way to draft, on tiny random models."""
 
+import re
+import sys
 import threading
 from functools import wraps
 from statistics import median
@@ -18,14 +20,16 @@ from transformers import (
 )
 from transformers.modeling_layers import MtpModel
 
+from decoding.analysis.steadiness import verdict
 from decoding.comparison.recorder import SEAM, Recorder
 from decoding.errors import UserError
 from decoding.records.generate import ENGINE, why_no_chain
 from decoding.records.run_file import load_run, save_run
-from decoding.records.trace import Run
+from decoding.records.trace import Run, Verdict
 from viz.export import export_html
 from viz.figures.race import draw_run
 from viz.player.payload import run_payload
+from viz.player.sentences import opening
 
 from .commands import command
 from .runs import simulate_lane
@@ -81,7 +85,8 @@ def test_the_calls_of_one_prompt_are_lanes_and_the_plain_one_is_the_baseline(tin
     assert [trace.output for trace in run.lanes] == texts
     assert all(trace.verdict.same for trace in run.lanes)
     assert (run.settings.prompt, run.settings.rule, run.token_limit) == (PROMPT, "greedy", N)
-    assert any("num_assistant_tokens" in note for note in run.lanes[0].notes)
+    begins = r"num_assistant_tokens 20, .*, assistant_confidence_threshold 0\.4\.$"  # the call moves it
+    assert re.search(begins, run.lanes[0].notes[0])
     save_run(run, tmp_path / "run.json")
     assert load_run(tmp_path / "run.json") == run
 
@@ -129,6 +134,13 @@ def test_the_seconds_are_those_of_the_call(tiny, monkeypatch):
     for iteration, draft_s in zip(run.lanes[1].iterations, assisted.draft_s):
         assert iteration.n_drafted * slow / 3 <= draft_s
     assert sum(repeat.prefill_s + repeat.decode_s for repeat in (plain, assisted)) < wall
+
+
+def test_the_first_check_does_not_count_what_transformers_imports_in_it(tiny, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.delitem(sys.modules, "sklearn.metrics", raising=False)
+    with Recorder(tiny.tokenizer):
+        assert "sklearn.metrics" in sys.modules
 
 
 def test_the_first_pass_counts_as_much_as_the_later_ones_and_the_prompt_has_the_rest(tiny, monkeypatch):
@@ -180,9 +192,10 @@ def test_every_way_to_draft_is_recorded(tiny, way, monkeypatch):
 @pytest.mark.parametrize("way", ["assisted", "universal", "lookup"])
 def test_sampling_is_recorded_as_such(tiny, way):
     torch.manual_seed(1)
-    run, texts = record(tiny, {}, WAYS[way](tiny) | {"do_sample": True, "temperature": 0.7, "top_k": 20})
+    sampled = {"do_sample": True, "temperature": 0.7, "top_k": 20}
+    run, texts = record(tiny, sampled, WAYS[way](tiny) | sampled)
     assert run.lanes[1].output == texts[1]
-    assert [trace.verdict.same for trace in run.lanes] == [True, None]
+    assert [trace.verdict.same for trace in run.lanes] == [None, None]
     assert (run.settings.rule, run.settings.temperature, run.settings.top_k) == ("sampling", 0.7, 20)
 
 
@@ -199,8 +212,33 @@ def test_another_prompt_is_another_run_and_names_of_calls_do_not_clash(tiny):
         for prompt in ("one", "two", "one"):
             tiny.generate(prompt, assistant_model=tiny.draft)
     assert [[trace.lane for trace in run.lanes] for run in recorder.runs] == [["assisted", "assisted#2"], ["assisted"]]
-    with pytest.raises(UserError, match="2 prompts were recorded"):
+    with pytest.raises(UserError, match="2 runs were recorded"):
         recorder.run  # noqa: B018
+
+
+def test_calls_that_choose_tokens_otherwise_are_another_run(tiny):
+    """The greedy lane was called a sampled one, and each temperature the first one."""
+    sampled = {"do_sample": True, "top_k": 20}
+    with Recorder(tiny.tokenizer) as recorder:
+        for chosen in ({}, sampled | {"temperature": 0.5}, sampled | {"temperature": 1.5}, {}):
+            tiny.generate(**chosen)
+    found = [(run.settings.rule, run.settings.temperature, len(run.lanes)) for run in recorder.runs]
+    assert found == [("greedy", 0.0, 2), ("sampling", 0.5, 1), ("sampling", 1.5, 1)]
+
+
+def test_another_model_is_another_run(tiny):
+    """It was a lane of the first one's, with a speedup over it."""
+    with Recorder(tiny.tokenizer) as recorder:
+        tiny.generate()
+        tiny.draft.generate(**tiny.tokenizer(PROMPT, return_tensors="pt"), max_new_tokens=2, pad_token_id=0)
+    assert [(run.pair.target.name, len(run.lanes)) for run in recorder.runs] == [("target", 1), ("draft", 1)]
+
+
+def test_a_call_with_another_limit_writes_the_same_text_as_far_as_it_goes(tiny):
+    run, _ = record(tiny, {}, {"assistant_model": tiny.draft, "max_new_tokens": N // 2})
+    assert [trace.verdict for trace in run.lanes] == [Verdict(same=True)] * 2
+    assert verdict(run, str)["text"] == "Same text in both lanes, as far as each goes."
+    assert opening(run).startswith(f"Here: {N // 2} tokens, ")
 
 
 def test_generate_in_another_thread_is_recorded(tiny):
@@ -238,6 +276,22 @@ def test_what_is_not_one_text_of_tokens_is_refused(tiny, settings, sentence):
         tiny.target.generate(**settings(ids, tiny), max_new_tokens=4)
     with pytest.raises(UserError, match="No call of generate was recorded"):
         recorder.run  # noqa: B018
+
+
+def test_a_second_recorder_is_refused_while_one_watches(tiny):
+    with Recorder(tiny.tokenizer) as first:
+        with pytest.raises(UserError, match="Another recorder is watching generate"), Recorder(tiny.tokenizer):
+            pass
+        tiny.generate()
+    with Recorder(tiny.tokenizer) as second:
+        tiny.generate()
+    assert len(first.run.lanes) == len(second.run.lanes) == 1
+
+
+def test_what_is_no_tokenizer_is_refused_before_anything_runs(tiny):
+    for other in (tiny.target, "gpt2", None):
+        with pytest.raises(UserError, match=f"the target's tokenizer, not a {type(other).__name__}"):
+            Recorder(other)
 
 
 def test_a_call_that_fails_is_not_recorded(tiny):

@@ -56,7 +56,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
         return _written({**_about(run, visitor), "text": text, "lanes": figures})
 
     async def best_speculation_length(visitor: gr.Request, *values: Any) -> str:
-        """Which fixed speculation length (SL) decodes this prompt fastest? Simulated for SL 1 to 20 from one run."""
+        """Which static speculation length (SL) decodes this prompt fastest? Simulated for SL 1 to 20 from one run."""
         fixed = {"lanes": "autoregressive,static:5,oracle", "repeats": 1}
         run = await made(visitor, {**dict(zip(of_text, values)), **fixed})
         return _written({**_about(run, visitor), **best_length(run)})

@@ -87,7 +87,7 @@ _default_backend = cache(choose_backend)
 
 def player(run: Run | str | Path, height: int = PLAYER_HEIGHT) -> Frame:
     """The race of ``run``, playing. Raises UserError for a file that holds none."""
-    return Frame(export_html(_read(run), origin="live"), height)
+    return Frame(export_html(_read(run), origin="live" if isinstance(run, Run) else "imported"), height)
 
 
 def _read(run: Run | str | Path) -> Run:
@@ -110,9 +110,9 @@ def plots(run: Run | str | Path) -> list[go.Figure]:
     return [on_paper(drawing.to_dict()) for drawing in draw_run(_read(run))]
 
 
-def lesson(run: Run | str | Path, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:
+def lesson(run: Run | str | Path, name: str | Path = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:
     """A shipped lesson, or a lesson file by its path, on ``run``. Raises UserError."""
-    shipped, path = {one["id"]: one for one in shipped_lessons()}, Path(name)
+    shipped, name, path = {one["id"]: one for one in shipped_lessons()}, str(name), Path(name)
     if name not in shipped and not path.is_file():
         raise UserError(f"There is no lesson {name[:80]}: choose one of {', '.join(shipped)}, or give a file's path.")
     chosen = shipped.get(name) or read_lesson(path.read_text(encoding="utf-8"))

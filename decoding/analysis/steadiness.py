@@ -39,7 +39,8 @@ def verdict(run: Run, name_of: Callable[[str], str]) -> dict[str, str]:
     if len(run.lanes) < 2:
         return {"kind": "free", "text": "One lane: no other text to compare with."}
     lanes = "both lanes" if len(run.lanes) == 2 else f"all {in_words(len(run.lanes))} lanes"
-    return {"kind": "same", "text": f"Same text in {lanes}."}
+    far = ", as far as each goes" if len({len(trace.output) for trace in run.lanes}) > 1 else ""
+    return {"kind": "same", "text": f"Same text in {lanes}{far}."}
 
 
 def _difference(run: Run, trace: Trace, name_of: Callable[[str], str]) -> str:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial, wraps
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 import transformers
 from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 from transformers.generation.candidate_generator import CandidateGenerator
+from transformers.utils import is_sklearn_available
 
 from ..engines.tokenizer import Tokenizer
 from ..errors import UserError
@@ -30,7 +32,7 @@ from ..loop.clock import DRAFT, POLICY, REST, VERIFY
 from ..loop.speculative import RawIteration
 from ..records.trace import Run, StopReason
 from .annotate import View
-from .recorder_run import Recorded, assemble_calls
+from .recorder_run import Recorded, assemble_calls, settings_of
 
 WRITTEN_FOR = "5.23"
 SEAM = {
@@ -44,22 +46,33 @@ SEAM = {
 TOP = 5  # alternatives kept per token
 NO_BATCH = "The recorder follows one text at a time: call generate with one prompt and num_return_sequences=1."
 NO_BEAMS = "The recorder follows one text at a time: call generate without beams (num_beams=1)."
+ONE_RECORDER = "Another recorder is watching generate: end its block first, or both would time each other's reading."
 NO_IDS = "The recorder needs the prompt's token ids: give generate input_ids, not inputs_embeds alone."
+_watching = threading.Lock()  # held by the recorder whose block is open
 
 
 class Recorder:
     """A ``with`` block whose calls of ``generate`` are recorded; see :attr:`run`."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """``tokenizer``: the target's, of transformers."""
-        self._tokenizer = tokenizer
+        """``tokenizer``: the target's, of transformers. Raises UserError for another object."""
+        if not hasattr(tokenizer, "eos_token_id"):
+            raise UserError(f"The recorder takes the target's tokenizer, not a {type(tokenizer).__name__}.")
+        self._tokenizer = Tokenizer(tokenizer)
         self._calls: list[Recorded] = []
         self._here = threading.local()  # a streamer's generate runs in another thread
         self._undo = ExitStack()
 
     def __enter__(self) -> Recorder:
-        """Raises UserError where transformers has other methods than the recorder is written for."""
+        """Raises UserError within another recorder's block, and where transformers has other methods than the recorder
+        is written for.
+        """
         _check_seam()
+        if not _watching.acquire(blocking=False):
+            raise UserError(ONE_RECORDER)
+        self._undo.callback(_watching.release)
+        if is_sklearn_available():  # which transformers imports in its first check: a second of that call's time
+            import_module("sklearn.metrics")
         self._replace("_sample", self._plain)
         self._replace("_assisted_decoding", self._assisted)
         self._replace("_beam_search", _refuse_beams)
@@ -72,22 +85,23 @@ class Recorder:
     @property
     def run(self) -> Run:
         """The calls of the block as one run: a lane each, the first plain one the baseline. Raises UserError if there
-        were none, or if they had several prompts.
+        were none, or if they are several runs.
         """
         runs = self.runs
         if len(runs) != 1:
-            had = "No call of generate was recorded in this block" if not runs else f"{len(runs)} prompts were recorded"
-            raise UserError(f"{had}: a run holds the calls with one prompt (recorder.runs has one run for each).")
+            many = f"{len(runs)} runs were recorded"
+            had = many if runs else "No call of generate was recorded in this block"
+            kind = "the calls of one model with one prompt, all greedy or all sampled alike"
+            raise UserError(f"{had}: a run holds {kind} (recorder.runs has each run).")
         return runs[0]
 
     @property
     def runs(self) -> list[Run]:
-        """A run for each prompt. Raises UserError where a run file cannot hold it."""
-        by_prompt: dict[tuple[int, ...], list[Recorded]] = {}
+        """A run for each model, prompt and way to choose tokens. Raises UserError where a run file cannot hold it."""
+        together: dict[tuple, list[Recorded]] = {}
         for call in self._calls:
-            by_prompt.setdefault(tuple(call.prompt), []).append(call)
-        tokenizer = Tokenizer(self._tokenizer)
-        return [assemble_calls(calls, tokenizer) for calls in by_prompt.values()]
+            together.setdefault((id(call.model), *call.choosing.values(), *call.prompt), []).append(call)
+        return [assemble_calls(calls, self._tokenizer) for calls in together.values()]
 
     def _replace(self, name: str, method: Callable) -> None:
         original = getattr(GenerationMixin, name)
@@ -175,6 +189,7 @@ class _Watch:
     def follow(self, generator: Any) -> None:
         """Reads what ``generator`` drafts in this call, and what the target makes of it."""
         self._call.generator = generator
+        self._call.settings = settings_of(self._call)
         generator.get_candidates = partial(self._drafted, generator.get_candidates)
         generator.update_candidate_strategy = partial(self._verified, generator.update_candidate_strategy)
 

@@ -42,7 +42,8 @@ MAX_VERIFIED = 256  # tokens in one pass, of which a run file holds the cost
 class Recorded:
     """One call, which the recorder fills in.
 
-    ``seconds``: draft, verify, policy and rest of each iteration; ``before_s``: from the call to its first iteration.
+    ``settings``: what drafts, and how, when the call begins (transformers moves some of it). ``seconds``: draft,
+    verify, policy and rest of each iteration; ``before_s``: from the call to its first iteration.
     """
 
     model: Any
@@ -54,6 +55,7 @@ class Recorded:
     seen: Views = field(default_factory=dict)
     seconds: list[list[float]] = field(default_factory=list)
     before_s: float = 0.0
+    settings: str = ""
 
     @property
     def output(self) -> list[int]:
@@ -70,6 +72,15 @@ class Recorded:
         """The tokens that end a text."""
         ends = getattr(self.config, "_eos_token_tensor", None)
         return [] if ends is None else ends.tolist()
+
+    @property
+    def choosing(self) -> dict[str, Any]:
+        """How the target's tokens are chosen, in the terms of a comparison."""
+        if not self.config.do_sample:
+            return {"rule": "greedy"}
+        temperature = float(self.config.temperature or 1.0)
+        top = {"top_k": self.config.top_k or 0, "top_p": self.config.top_p or 1.0}
+        return {"rule": "sampling", "temperature": temperature, **top}
 
     @property
     def finish(self) -> Finish:
@@ -126,18 +137,14 @@ def assemble_calls(calls: list[Recorded], tokenizer: Tokenizer) -> Run:
 
 def _settings(calls: list[Recorded], lanes: list[str], pair: str, tokenizer: Tokenizer) -> CompareRequest:
     """What the calls asked for, in the terms of a comparison."""
-    sampling = next((call.config for call in calls if call.config.do_sample), None)
     return CompareRequest(
         prompt=tokenizer.decode(calls[0].prompt)[-MAX_PROMPT_CHARS:],
         lanes=lanes,
         max_new_tokens=min(MAX_NEW_TOKENS, max(call.limit for call in calls)),
         pair=pair,
-        temperature=0.0 if sampling is None else float(sampling.temperature or 1.0),
-        rule="greedy" if sampling is None else "sampling",
         repeats=1,
-        top_k=0 if sampling is None else sampling.top_k or 0,
-        top_p=1.0 if sampling is None else sampling.top_p or 1.0,
         chat=False,
+        **calls[0].choosing,
     )
 
 
@@ -166,7 +173,7 @@ def _trace(call: Recorded, lane: str, reference: Recorded) -> Trace:
         repeats=[_repeat(call)],
         finish=call.finish,
         verdict=_verdict(call, reference),
-        notes=[*_how(call), PROMPT_NOTE],
+        notes=[*filter(None, [call.settings]), PROMPT_NOTE],
     )
 
 
@@ -190,16 +197,15 @@ def _without_prompt(seconds: list[float], places: Iterable[int]) -> float:
 
 
 def _verdict(call: Recorded, reference: Recorded) -> Verdict:
-    if call.config.do_sample or reference.config.do_sample:
+    if call.config.do_sample:
         return Verdict(same=None)
-    at = difference(call.output, reference.output)
+    shared = min(len(call.output), len(reference.output))  # a call may end sooner, by its own limit or criteria
+    at = difference(call.output[:shared], reference.output[:shared])
     return Verdict(same=at is None, first_difference=at)
 
 
-def _how(call: Recorded) -> list[str]:
-    """What drafted, and with which settings, in transformers' own words."""
-    if call.way == PLAIN:
-        return []
+def settings_of(call: Recorded) -> str:
+    """What drafts, and with which settings, in transformers' own words."""
     config = getattr(call.generator, "assistant_generation_config", call.config)
     names = {
         "assisted": ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
@@ -207,7 +213,7 @@ def _how(call: Recorded) -> list[str]:
         "early-exit": ("assistant_early_exit",),
     }.get("assisted" if call.way == "universal" else call.way, ())
     values = "".join(f", {name} {value}" for name in names if (value := getattr(config, name, None)) is not None)
-    return [f"transformers {transformers.__version__}, {type(call.generator).__name__}{values}."[:400]]
+    return f"transformers {transformers.__version__}, {type(call.generator).__name__}{values}."[:400]
 
 
 # -- models

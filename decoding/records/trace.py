@@ -152,7 +152,7 @@ class Repeat(_Checked):
 
 @dataclass(slots=True)
 class Verdict(_Checked):
-    """Whether this lane's text is the autoregressive lane's.
+    """Whether this lane's text is the autoregressive lane's; of recorded calls of generate, as far as both go.
 
     With a difference: the first differing output position, and the gap between the target's two best logits there;
     ``near_tie`` is a gap under 1e-4 in float32. ``same`` is None if the texts may differ legitimately (plain

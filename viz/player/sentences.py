@@ -60,7 +60,7 @@ def opening(run: Run, point: str = "") -> str:
         return f"Here: {counted(n, 'token')}; no plain lane ran, so there is no speedup."
     if trace is run.baseline or not ratio:
         return f"Here: {counted(n, 'token')} by the target alone; add a lane to compare it with."
-    same = "the same " if trace.verdict.same else ""
+    same = "the same " if trace.verdict.same and n == len(run.baseline.output) else ""
     ending = _ended_early(run, trace)
     if contradictions(run):
         return f"Here: {same}{counted(n, 'token')}, but timings vary too much to trust a speedup.{ending}"
