@@ -250,7 +250,6 @@ class Strange(PreTrainedConfig):
 @pytest.mark.parametrize(
     "config, words",
     [
-        (Strange(is_encoder_decoder=True), "type strange .*is an encoder-decoder: choose"),
         (Strange(layer_types=["full_attention", "linear_attention"]), "mixes other layers .*: choose"),
         (Strange(layer_types=["full_attention", "sliding_attention"]), "sliding-window attention here: choose"),
         (lean_config(MistralConfig, sliding_window=8), "sliding-window attention here: choose"),

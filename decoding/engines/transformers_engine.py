@@ -23,16 +23,14 @@ def check_rewindable(hf_model: Any) -> None:
     """Raises UserError for a model whose cache cannot be rewound."""
     config, name = hf_model.config.get_text_config(), hf_model.config.model_type
     if getattr(hf_model, "_is_stateful", False):
-        what, instead = "keeps a running state that cannot be rewound", "full-attention"
-    elif hf_model.config.is_encoder_decoder:
-        what, instead = "is an encoder-decoder", "decoder-only"
+        what = "keeps a running state that cannot be rewound"
     elif set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
-        what, instead = "mixes other layers with attention layers", "full-attention"
+        what = "mixes other layers with attention layers"
     elif has_window(config):
-        what, instead = "uses sliding-window attention here", "full-attention"
+        what = "uses sliding-window attention here"
     else:
         return
-    raise UserError(f"The model type {name} {what}: choose a {instead} model.")
+    raise UserError(f"The model type {name} {what}: choose a full-attention model.")
 
 
 def has_window(config: Any) -> bool:
