@@ -58,8 +58,9 @@ class TransformersModel(CachedModel):
         weight = hf_model.get_input_embeddings().weight
         self._device, self._dtype = weight.device, weight.dtype
         taken = inspect.signature(hf_model.forward).parameters
-        # A tree's rows share positions; models that derive them from the mask (ALiBi) cannot be told so.
-        self.can_branch = "position_ids" in taken
+        # A tree's rows share positions; models that derive them from the mask (ALiBi, as some Falcons do) cannot be
+        # told so.
+        self.can_branch = "position_ids" in taken and not getattr(config, "alibi", False)
         self._chooses_rows = "logits_to_keep" in taken  # else the head is computed for a whole prompt
         self._layers: list[RewindableLayer] = []
 
