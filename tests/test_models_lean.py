@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, OPTConfig
+from transformers import LlamaConfig, MptConfig, OPTConfig
 
 from decoding.engines import text_tokens
 from decoding.engines.attention import MAX_ROWS, CacheShape, RowAttention, make_attention
@@ -144,6 +144,14 @@ def test_opt_with_its_learned_positions_runs_on_the_general_engine():
     model.extend(ids(5, seed=4))
     model.rewind(9)
     torch.testing.assert_close(model.extend(text[9:]), expected[9:], atol=1e-4, rtol=0)
+
+
+def test_the_context_of_an_mpt_ends_where_its_config_says():
+    config = MptConfig(vocab_size=128, d_model=32, n_heads=2, n_layers=1, max_seq_len=12)
+    model = general(random_model(config))
+    model.prefill(ids(12))
+    with pytest.raises(UserError, match="context ends at 12"):
+        model.extend([1])
 
 
 def test_rotary_angles_that_depend_on_the_text_s_length_are_left_to_transformers():

@@ -48,8 +48,8 @@ class TransformersModel(CachedModel):
         config = hf_model.config.get_text_config()
         self.info = info
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
-        most = getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH
-        self.max_length = min(DEFAULT_MAX_LENGTH, most)
+        most = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # MPT's name
+        self.max_length = min(DEFAULT_MAX_LENGTH, most or DEFAULT_MAX_LENGTH)
         self.length = 0
         self._ahead = 0  # how far the next token's position is beyond its place in the cache
         self.kept_layers: tuple[int, ...] = ()
