@@ -49,6 +49,9 @@ class TransformersModel(CachedModel):
         self.info = info
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         most = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # MPT's name
+        rope = getattr(config, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":  # beyond it all angles change, also those of the keys in the cache
+            most = rope["original_max_position_embeddings"]
         self.max_length = min(DEFAULT_MAX_LENGTH, most or DEFAULT_MAX_LENGTH)
         self.length = 0
         self._ahead = 0  # how far the next token's position is beyond its place in the cache
