@@ -62,8 +62,9 @@ class TransformersModel(CachedModel):
         self._device, self._dtype = weight.device, weight.dtype
         taken = inspect.signature(hf_model.forward).parameters
         # A tree's rows share positions; models that derive them from the mask (ALiBi, as some Falcons do) cannot be
-        # told so.
-        self.can_branch = "position_ids" in taken and not getattr(config, "alibi", False)
+        # told so, nor those whose window counts rows (GPT-Neo).
+        counts_rows = getattr(config, "alibi", False) or "local" in getattr(config, "attention_layers", ())
+        self.can_branch = "position_ids" in taken and not counts_rows
         self._chooses_rows = "logits_to_keep" in taken  # else the head is computed for a whole prompt
         self._layers: list[RewindableLayer] = []
 
