@@ -86,6 +86,7 @@ def test_assisted_settings_reach_the_draft(models):
 def test_decode_time_leaves_out_the_prompt(models):
     pair, hf_target, _ = models
     prompt = pair.tokenizer.encode("x" * 100)
+    hf_target.generation_config.suppress_tokens = list(range(1, pair.target.vocab_size))
     reading = GenerateContender("plain", contenders.never_ending(hf_target)).run(prompt, 10)
     assert len(reading.output) == 10 and reading.n_timed == 9 and reading.decode_s < reading.total_s
     costs = measure_costs(pair, ["small"], prompt)

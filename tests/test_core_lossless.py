@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
 from decoding.bench.lossless import Counts, Text, check_lossless, checked_lanes, transformers_reference
 from decoding.engines.pair import load_pair
+from decoding.errors import UserError
 from decoding.records.suites import Prompt
 
 from .commands import command
@@ -35,6 +38,22 @@ def test_every_policy_writes_the_text_of_generate(pair):
     assert counts.different == [] and counts.prompts == 3
     assert counts.compared == 3 * (1 + n_lanes * 3) == counts.equal + counts.near_ties
     assert counts.near_ties <= 0.1 * counts.compared
+
+
+def test_generate_writes_the_likeliest_text_whatever_its_settings_ask_for(pair, tmp_path):
+    folder = Path(shutil.copytree(pair.target_folder, tmp_path / "target"))
+    prompt = pair.encode_prompt(PROMPTS[0])
+    expected = transformers_reference(folder)(prompt, 20)
+    settings = {"eos_token_id": 256, "repetition_penalty": 9.0, "suppress_tokens": expected.tokens}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    assert transformers_reference(folder)(prompt, 20).tokens == expected.tokens
+
+
+def test_a_draft_without_the_prompts_tokens_is_refused(pair, monkeypatch):
+    monkeypatch.setattr(pair.draft(), "vocab_size", 16)
+    prompts = [pair.encode_prompt(PROMPTS[0])]
+    with pytest.raises(UserError, match="has 16 tokens, and the target needs others for this text"):
+        last(check_lossless(pair, lambda *of: Text([], []), prompts, 4))
 
 
 def test_the_slice_means_something(pair):

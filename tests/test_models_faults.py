@@ -16,6 +16,7 @@ from decoding.engines.checks import free_memory
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.formats import find_format
 from decoding.engines.loading import choose_device, describe_model, is_lean, load_hf_model, read_config
+from decoding.engines.pair import load_pair
 from decoding.engines.tokenizer import load_tokenizer
 from decoding.engines.transformers_engine import TransformersModel, check_rewindable
 from decoding.errors import UserError
@@ -122,6 +123,11 @@ def test_files_that_are_broken_or_missing(folder, read, file, content, words):
 def test_settings_of_generate_that_name_no_token_say_nothing(folder, content):
     (folder / "generation_config.json").write_text(content)
     assert load_tokenizer(folder).eos_ids == {0}
+
+
+def test_an_end_of_text_that_the_target_cannot_write_says_nothing(folder, folders):
+    (folder / "generation_config.json").write_text('{"eos_token_id": [0, 300000]}')
+    assert load_pair(target=str(folder), draft=str(folders["small"])).tokenizer.eos_ids == {0}
 
 
 @pytest.mark.parametrize("change", [{"model_type": "newest"}, {"rms_norm_eps": "small"}, {"rope_parameters": 5}])
@@ -250,7 +256,6 @@ class Strange(PreTrainedConfig):
 @pytest.mark.parametrize(
     "config, words",
     [
-        (Strange(is_encoder_decoder=True), "type strange .*is an encoder-decoder: choose"),
         (Strange(layer_types=["full_attention", "linear_attention"]), "mixes other layers .*: choose"),
         (Strange(layer_types=["full_attention", "sliding_attention"]), "sliding-window attention here: choose"),
         (lean_config(MistralConfig, sliding_window=8), "sliding-window attention here: choose"),

@@ -101,6 +101,8 @@ def test_folders_work_as_well_also_where_the_draft_has_further_tokens(folders, t
     [
         ({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}, "code from its own repository, which is never run"),
         ({"model_type": None}, "has no model_type"),
+        ({"is_encoder_decoder": True}, "is an encoder-decoder: choose a decoder-only model"),
+        ({"model_type": "bert"}, "reads a text in both directions and continues none: choose a decoder-only model"),
         ({"num_attention_heads": 0}, "its config.json has num_attention_heads = 0"),
         ({"hidden_size": -32}, "its config.json has hidden_size = -32"),
         ({"num_hidden_layers": 10**30}, "its config.json has num_hidden_layers = 10000"),

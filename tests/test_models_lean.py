@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, OPTConfig
+from transformers import LlamaConfig, MptConfig, OPTConfig
 
 from decoding.engines import text_tokens
 from decoding.engines.attention import MAX_ROWS, CacheShape, RowAttention, make_attention
@@ -23,6 +23,14 @@ from decoding.loop.features import all_rows
 from tests.lean_models import CONFIGS, fixed, general, ids, lean, lean_config, on_threads, random_model
 
 pytestmark = pytest.mark.usefixtures("all_cores")
+LONGROPE = dict(
+    rope_type="longrope",
+    rope_theta=10000.0,
+    short_factor=[1.0] * 8,
+    long_factor=[2.0] * 8,
+    factor=2.0,
+    original_max_position_embeddings=64,
+)
 
 
 @pytest.fixture(params=CONFIGS, scope="module")
@@ -146,12 +154,24 @@ def test_opt_with_its_learned_positions_runs_on_the_general_engine():
     torch.testing.assert_close(model.extend(text[9:]), expected[9:], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        MptConfig(vocab_size=128, d_model=32, n_heads=2, n_layers=1, max_seq_len=12),
+        lean_config(LlamaConfig, rope_parameters=LONGROPE | {"original_max_position_embeddings": 12}),
+    ],
+)
+def test_a_context_ends_where_the_family_needs_it_to(config):
+    model = general(random_model(config))
+    model.prefill(ids(12))
+    with pytest.raises(UserError, match="context ends at 12"):
+        model.extend([1])
+
+
 def test_rotary_angles_that_depend_on_the_text_s_length_are_left_to_transformers():
-    factors = [1.0] * 8
-    scaling = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "factor": 2.0}
     config = lean_config(LlamaConfig)
     assert is_lean(config)
-    config.rope_parameters = {"rope_theta": 10000.0, **scaling}
+    config.rope_parameters = LONGROPE
     assert not is_lean(config)
 
 

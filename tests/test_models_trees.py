@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BloomConfig
+from transformers import BloomConfig, FalconConfig, GPTNeoConfig
 
 from decoding.engines.cuda_attention import MAX_TREE
 from decoding.engines.inputs import Branches, EncodedPrompt
@@ -123,9 +123,15 @@ def test_trees_are_read_by_graphs_too(hf_model, cuda):
     assert model.records_graphs and model._runner._graphs and model.note is None
 
 
-def test_a_model_that_is_told_no_positions_reads_no_trees(models):
+def test_a_model_that_counts_rows_or_is_told_no_positions_reads_no_trees(models):
     shape = dict(vocab_size=128, hidden_size=32, n_layer=1, n_head=2)
-    assert not general(random_model(BloomConfig(**shape))).can_branch
+    falcon = dict(vocab_size=128, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    neo = dict(vocab_size=128, hidden_size=32, num_heads=2, num_layers=2)
+    windowed = GPTNeoConfig(**neo, attention_types=[[["global", "local"], 1]])
+    for config in (BloomConfig(**shape), FalconConfig(**falcon, alibi=True), windowed):
+        assert not general(random_model(config)).can_branch
+    for config in (FalconConfig(**falcon), GPTNeoConfig(**neo, attention_types=[[["global"], 2]])):
+        assert general(random_model(config)).can_branch
     assert all(model.can_branch for model in models.values())
 
 

@@ -139,9 +139,12 @@ def assisted_settings(hf_draft: Any) -> dict[str, Any]:
 
 
 def never_ending(hf_model: Any) -> Any:
-    """``hf_model`` without an end-of-text token, so that all contenders write the same number of tokens."""
-    config = hf_model.generation_config
-    config.eos_token_id, config.pad_token_id = None, 0
+    """``hf_model`` without an end-of-text token, so that all contenders write the same number of tokens, and without
+    other settings that would change its text, such as a penalty on repetition.
+    """
+    from transformers import GenerationConfig
+
+    hf_model.generation_config = GenerationConfig(pad_token_id=0, **assisted_settings(hf_model))
     return hf_model
 
 

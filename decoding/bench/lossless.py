@@ -10,9 +10,10 @@ import torch
 
 from ..comparison.assemble import NEAR_TIE, difference, top_gap
 from ..comparison.chain import record_chain
-from ..comparison.prepare import load_heads_of, make_draft, shared_vocabulary
+from ..comparison.prepare import check_vocabulary, load_heads_of, make_draft, shared_vocabulary
 from ..engines.inputs import EncodedPrompt
 from ..engines.pair import Pair
+from ..engines.tokenizer import load_tokenizer
 from ..lookahead.base import LaneContext, LookaheadPolicy
 from ..lookahead.fitted import make_policy
 from ..lookahead.heads import Head
@@ -118,7 +119,10 @@ class _Checker:
         self._sources = {name: make_draft(pair, name, self._rule, needs) for name in (pair.default_draft, *MODEL_FREE)}
 
     def start(self, prompt: EncodedPrompt) -> None:
-        """Reads ``prompt`` and records, for the oracles, the draft's guesses along the text."""
+        """Reads ``prompt`` and records, for the oracles, the draft's guesses along the text. Raises UserError for a
+        draft that lacks tokens of it.
+        """
+        check_vocabulary(self._rule.vocab_size, prompt, self._limits)
         self._prompt = prompt
         start_text(self._pair.target, self._sources.values(), self._prompt)
         output = self.decode("autoregressive", None)
@@ -170,10 +174,14 @@ def plain_reference(pair: Pair) -> Callable[[EncodedPrompt, int], Text]:
 
 
 def transformers_reference(folder: Path) -> Callable[[EncodedPrompt, int], Text]:
-    """``generate(do_sample=False)`` of the model in ``folder``, in float32."""
-    from transformers import AutoModelForCausalLM
+    """``generate(do_sample=False)`` of the model in ``folder``, in float32. Of its generation config only the ends of a
+    text count: the rest, such as a penalty on repetition, would make it another text than the model's likeliest.
+    """
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+    ends = sorted(load_tokenizer(folder).eos_ids) or None
+    model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=0)
 
     @torch.inference_mode()
     def write(prompt: EncodedPrompt, max_new_tokens: int) -> Text:

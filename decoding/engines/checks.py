@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from ..errors import UserError
 from ..records.machine import container_memory
@@ -39,11 +40,17 @@ SPARE = 1.1  # for activations, buffers and the runtime
 
 
 def check_config(config: Any, name: str) -> None:
-    """Raises UserError for a configuration that is not a model's, and for models with their own code."""
+    """Raises UserError for a configuration that is not a model's, for models with their own code, and for those that
+    do not read a text from left to right.
+    """
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{name} is not a transformers model: its config.json has no model_type.")
     if "auto_map" in config:
         raise UserError(f"{name} needs code from its own repository, which is never run here: choose another model.")
+    if config.get("is_encoder_decoder"):
+        raise UserError(f"{name} is an encoder-decoder: choose a decoder-only model.")
+    if str(config["model_type"]) in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_decoder"):
+        raise UserError(f"{name} reads a text in both directions and continues none: choose a decoder-only model.")
     text = config.get("text_config") or {}
     if not isinstance(text, dict):
         raise UserError(f"{name} contains a broken model: its config.json has text_config = {str(text)[:40]}.")

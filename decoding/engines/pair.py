@@ -157,6 +157,7 @@ def load_pair(
     formats = target_formats(dtype, device, stored_dtype(config))
     report(f"Loading {first.name}", None)
     model = load_model(first, first.name, formats, device=device, threads=threads, spread=spread)
+    tokenizer.eos_ids = frozenset(id for id in tokenizer.eos_ids if id < model.vocab_size)  # others are never written
     eyes: SceneEyes | PhotoEyes | None = None
     if isinstance(model, TransformersModel) and reads_photographs(config):
         eyes = PhotoEyes(first.folder, model.module)

@@ -23,16 +23,14 @@ def check_rewindable(hf_model: Any) -> None:
     """Raises UserError for a model whose cache cannot be rewound."""
     config, name = hf_model.config.get_text_config(), hf_model.config.model_type
     if getattr(hf_model, "_is_stateful", False):
-        what, instead = "keeps a running state that cannot be rewound", "full-attention"
-    elif hf_model.config.is_encoder_decoder:
-        what, instead = "is an encoder-decoder", "decoder-only"
+        what = "keeps a running state that cannot be rewound"
     elif set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
-        what, instead = "mixes other layers with attention layers", "full-attention"
+        what = "mixes other layers with attention layers"
     elif has_window(config):
-        what, instead = "uses sliding-window attention here", "full-attention"
+        what = "uses sliding-window attention here"
     else:
         return
-    raise UserError(f"The model type {name} {what}: choose a {instead} model.")
+    raise UserError(f"The model type {name} {what}: choose a full-attention model.")
 
 
 def has_window(config: Any) -> bool:
@@ -50,8 +48,11 @@ class TransformersModel(CachedModel):
         config = hf_model.config.get_text_config()
         self.info = info
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
-        most = getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH
-        self.max_length = min(DEFAULT_MAX_LENGTH, most)
+        most = getattr(config, "max_position_embeddings", None) or getattr(config, "max_seq_len", None)  # MPT's name
+        rope = getattr(config, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":  # beyond it all angles change, also those of the keys in the cache
+            most = rope["original_max_position_embeddings"]
+        self.max_length = min(DEFAULT_MAX_LENGTH, most or DEFAULT_MAX_LENGTH)
         self.length = 0
         self._ahead = 0  # how far the next token's position is beyond its place in the cache
         self.kept_layers: tuple[int, ...] = ()
@@ -60,8 +61,10 @@ class TransformersModel(CachedModel):
         weight = hf_model.get_input_embeddings().weight
         self._device, self._dtype = weight.device, weight.dtype
         taken = inspect.signature(hf_model.forward).parameters
-        # A tree's rows share positions; models that derive them from the mask (ALiBi) cannot be told so.
-        self.can_branch = "position_ids" in taken
+        # A tree's rows share positions; models that derive them from the mask (ALiBi, as some Falcons do) cannot be
+        # told so, nor those whose window counts rows (GPT-Neo).
+        counts_rows = getattr(config, "alibi", False) or "local" in getattr(config, "attention_layers", ())
+        self.can_branch = "position_ids" in taken and not counts_rows
         self._chooses_rows = "logits_to_keep" in taken  # else the head is computed for a whole prompt
         self._layers: list[RewindableLayer] = []
 
