@@ -257,6 +257,11 @@ def test_a_lesson_has_its_iteration_again_after_a_look_at_another_place(there):
         assert page.locator(".sl-stage .sl-board").is_visible(), place
 
 
+@pytest.mark.parametrize("query", ["?learn=lessons", "?learn=whatif&run=first"])
+def test_a_page_s_first_heading_is_the_next_level_below_the_title(there, query):
+    assert there(query).locator(".sp-learn :is(h2, h3):visible").first.evaluate("node => node.tagName") == "H2"
+
+
 def test_axe_finds_nothing_serious_in_what_a_lesson_s_file_lacks_the_shelf_and_the_choice_of_a_run(there):
     for query in ("?learn=lessons", "?learn=steps&run=first"):
         page = there(query)

@@ -133,7 +133,7 @@ export class Lessons {
       const state = next < 0 ? "done" : done.length ? `${done.length} of ${total} steps done` : `${total} steps`;
       const open = button(done.length && next >= 0 ? "Continue" : "Start", () => this.learn.attempt(() => this.open(lesson, Math.max(0, next))),
         { cls: "sd-button sl-main", title: `${lesson.title}: open` });
-      return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sd-mute", `About ${lesson.minutes} minutes · ${state}`), open);
+      return el("article", "sl-card", el("h2", "", lesson.title), el("p", "", lesson.about), el("p", "sd-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
     const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Each lesson shows it on a real run and asks about it."),
       el("div", "sl-cards", ...cards), ...(this.learn.index.faults || []).map((fault) => el("p", "sl-fault", fault)));

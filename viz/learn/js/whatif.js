@@ -160,7 +160,7 @@ export class WhatIf {
       ["If the draft were as slow as the target (c = 1), how fast would SL 1 be, relative to plain decoding?", () => model.sweep(this.costsAt(1), this.draft)[0].speedup, 0.03, times],
     ];
     this.asked = rows.map((row) => numberQuestion(...row));
-    return el("div", "sl-card", el("h3", "", "Find out with the sliders"), el("p", "sl-note", "Checks cost what is chosen above."), ...this.asked.map(({ node }) => node));
+    return el("div", "sl-card", el("h2", "", "Find out with the sliders"), el("p", "sl-note", "Checks cost what is chosen above."), ...this.asked.map(({ node }) => node));
   }
 }
 
@@ -207,7 +207,7 @@ export class Calculator {
     this.sl = numberField("guesses per check, SL", sl, { max: 1000, step: 1 }, redraw);
     this.held = numberField("guesses that hold, on average", held, { max: 1000 }, redraw);
     this.out = aria(el("div", ""), { role: "status" });
-    this.node = el("div", "sl-card sl-calculator", el("h3", "", "Calculator, in milliseconds"), el("div", "sl-fields", this.guess.node, this.check.node, this.sl.node, this.held.node), this.out);
+    this.node = el("div", "sl-card sl-calculator", el("h2", "", "Calculator, in milliseconds"), el("div", "sl-fields", this.guess.node, this.check.node, this.sl.node, this.held.node), this.out);
     this.draw();
   }
 
