@@ -55,10 +55,11 @@ class Recorder:
     """A ``with`` block whose calls of ``generate`` are recorded; see :attr:`run`."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """``tokenizer``: the target's, of transformers. Raises UserError for another object."""
-        if not hasattr(tokenizer, "eos_token_id"):
+        """``tokenizer``: the target's, of transformers or of a pair. Raises UserError for another object."""
+        is_a_pairs = isinstance(tokenizer, Tokenizer)
+        if not is_a_pairs and not hasattr(tokenizer, "eos_token_id"):
             raise UserError(f"The recorder takes the target's tokenizer, not a {type(tokenizer).__name__}.")
-        self._tokenizer = Tokenizer(tokenizer)
+        self._tokenizer = tokenizer if is_a_pairs else Tokenizer(tokenizer)
         self._calls: list[Recorded] = []
         self._here = threading.local()  # a streamer's generate runs in another thread
         self._undo = ExitStack()
