@@ -4,7 +4,7 @@ all trainings share, and the drafts that read the text alone.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -45,7 +45,7 @@ FINISHED = Plan(Rates(muon=0.0015, adam=1.5e-4, warmup=0.04, flat_until=0.25), 4
 """For a finished draft on further texts; a step of Muon takes as long as 2,048 tokens, so batches are larger."""
 
 
-class Learner:
+class Learner(ABC):
     """A ``draft`` that may propose ``head_ids``, and reads the target's states after each of ``layers``. Its batches
     are shared with those that learn beside it. ``turns``: the guesses of an iteration that are unrolled in training,
     batch after batch in turns.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -43,7 +44,9 @@ class FeatureDraft(nn.Module):
         for name, size in (("", len(layers) * width), ("own_", width)):
             self.register_buffer(f"{name}centre", torch.zeros(size))
             self.register_buffer(f"{name}scale", torch.ones(size))
-        self.fuse = nn.Linear(len(layers) * width, width, bias=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without layers torch warns that there is nothing to initialise
+            self.fuse = nn.Linear(len(layers) * width, width, bias=False)
         self.own = nn.Linear(width, width, bias=False)
         for projection in (self.fuse, self.own):
             projection.weight.data.zero_()
