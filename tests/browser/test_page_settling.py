@@ -20,6 +20,7 @@ def page(shared_page, scripted):
     backend.go_on.clear()
     page = ready(shared_page(url))
     run_box(page, "def f(x):")
+    expect(page.locator("#stop")).to_be_visible()  # Run is back then only for another run: before, it is a second press
     expect(page.locator(".sd-status")).to_contain_text("1 of 3 timings")
     yield page
     backend.go_on.set()
