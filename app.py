@@ -57,7 +57,7 @@ def main() -> None:
             page.block_thread()
         except OSError:
             first = options.port or os.environ.get("GRADIO_SERVER_PORT", "7860")
-            parser.error(f"Nothing can listen on port {first} here, nor on the next ones: choose another --port.")
+            parser.error(f"Every port from {first} on that was tried is taken: choose another --port.")
         finally:
             backend.close()
 

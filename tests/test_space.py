@@ -185,7 +185,7 @@ def test_a_taken_port_and_a_wrong_address_are_sentences(monkeypatch, capsys, tmp
         monkeypatch.setenv("GRADIO_SERVER_PORT", str(port))
         monkeypatch.setattr("gradio.http_server.INITIAL_PORT_VALUE", port)
         monkeypatch.setattr("gradio.http_server.TRY_NUM_PORTS", 1)
-        assert f"port {port} here, nor on the next ones" in refused("--recorded")
+        assert f"Every port from {port} on that was tried is taken: choose another --port" in refused("--recorded")
     for host in ("203.0.113.7", "nowhere.invalid", f"{'a' * 70}.org"):  # at once: Gradio tries a hundred ports
         assert f"Cannot listen on {host}: " in refused("--recorded", "--host", host)
     assert "not an address" in refused("--backend", "not an address")
